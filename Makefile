@@ -1,0 +1,40 @@
+# make demo    compare a static-batch server with vLLM on this machine's CPU
+# make test    everything that CI runs
+# make clean   remove what was made here, and the model's cache
+#
+# The demo's workload: make demo N=200 RATE=inf CV=1.5 SEED=42 BATCH_SIZE=16
+
+N ?= 64
+RATE ?= 8
+CV ?= 1.5
+SEED ?= 42
+BATCH_SIZE ?= 16
+
+CACHE = $${LOADGEN_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/loadgen}
+
+.PHONY: help setup demo test test-fast check clean
+
+help:
+	@sed -n '1,5s/^# \{0,1\}//p' Makefile
+
+setup:
+	@scripts/setup
+
+demo:
+	@scripts/demo --num-prompts "$(N)" --request-rate "$(RATE)" --arrival-cv "$(CV)" \
+		--seed "$(SEED)" --batch-size "$(BATCH_SIZE)"
+
+test:
+	@scripts/test
+
+test-fast:
+	@scripts/test --fast
+
+check:
+	@scripts/setup tools
+	@scripts/check
+
+clean:
+	rm -rf .venv .venv-servers runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf loadgen.egg-info "$(CACHE)"
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,268 @@
+"""The command line: one short function a command, and the exit code.
+
+    0 finished (failed requests and SUSPECT included)   1 our own bug
+    2 bad usage, config or input, or a target not ready   3 a gate failed   4 verdict INVALID
+    130 interrupted
+
+A user's mistake gives one line on standard error, never a traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from rich.console import Console
+
+from loadgen import __version__
+from loadgen.config import (
+    DEFAULT_API_KEY_ENV,
+    GeneratorConfig,
+    LoadConfig,
+    OutputConfig,
+    RequestConfig,
+    RunConfig,
+)
+from loadgen.errors import ConfigError, LoadgenError
+from loadgen.flags import Parser, add_flags, take, validate
+from loadgen.progress import Progress
+from loadgen.report import Result, rebuild
+from loadgen.report.text import print_result
+from loadgen.run import Finished, run
+from loadgen.trace import write_trace
+from loadgen.trace.generate import describe, generate
+from loadgen.verdict import Grade
+
+USAGE: Final = 2
+INVALID: Final = 4
+INTERRUPTED: Final = 130
+
+_TABLE_COLUMNS: Final = 100
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        parsed = build_parser().parse_args(words)
+        parsed.command_line = ["loadgen", *words]
+        code: int = parsed.call(parsed)
+        return code
+    except LoadgenError as error:
+        print(f"loadgen: {error}", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        print("loadgen: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands with their flags; the tests compare it with the documentation."""
+    parser = Parser(
+        prog="loadgen",
+        description="Load tests for OpenAI-compatible LLM endpoints.",
+        epilog="example: loadgen run --base-url http://127.0.0.1:8000 --num-prompts 50",
+    )
+    parser.add_argument("--version", action="version", version=f"loadgen {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_trace(commands)
+    _add_run(commands)
+    _add_compare(commands)
+    _add_report(commands)
+    return parser
+
+
+def trace_generate(arguments: argparse.Namespace) -> int:
+    """Draw a trace, write it, and say what was drawn."""
+    config = validate(GeneratorConfig, take(GeneratorConfig, arguments))
+    trace = generate(config)
+    drawn = describe(trace)
+    asked = config.model_dump(mode="json")
+    digest = write_trace(arguments.output, trace, {"asked": asked, "drawn": drawn})
+    if arguments.json:
+        _print_json({"path": str(arguments.output), "sha256": digest, "drawn": drawn})
+        return 0
+    for side in ("input_tokens", "output_tokens"):
+        parts = drawn[side]
+        print(
+            f"{side.replace('_', ' ')}: {parts['total']:,} in all, mean {parts['mean']:.1f}, "
+            f"CV {parts['cv']:.2f}, p50 {parts['p50']:g}, p99 {parts['p99']:.0f}, "
+            f"{parts['min']} to {parts['max']}"
+        )
+    print(
+        f"arrivals: {drawn['requests']:,} over {drawn['duration_s']:.2f} s, "
+        f"{drawn['request_rate']:.3f}/s where {config.request_rate:g}/s was asked, "
+        f"CV {drawn['arrival_cv']:.2f}"
+    )
+    print(f"{arguments.output}  SHA-256 {digest}")
+    return 0
+
+
+def run_one(arguments: argparse.Namespace) -> int:
+    """Replay a trace on one target."""
+    targets = [{"name": "target", "base_url": arguments.base_url}]
+    return _finish(arguments, targets)
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """Replay one trace on several targets, in turn."""
+    targets = []
+    for text in arguments.target:
+        name, separator, url = text.partition("=")
+        if not separator:
+            raise ConfigError(
+                f"--target: {text!r} is not NAME=URL, as in vllm=http://127.0.0.1:8000"
+            )
+        targets.append({"name": name, "base_url": url})
+    if len(targets) < 2:
+        raise ConfigError(
+            "--target: a comparison needs two targets or more; for one, `loadgen run`"
+        )
+    return _finish(arguments, targets)
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Make all results of a run directory anew, and print them."""
+    result = rebuild(arguments.run_directory)
+    _show(result, as_json=arguments.json)
+    return INVALID if result.verdict.grade is Grade.INVALID else 0
+
+
+def _finish(arguments: argparse.Namespace, targets: list[dict[str, str]]) -> int:
+    config = _run_config(arguments, targets)
+    progress = Progress(quiet=arguments.quiet)
+    finished: Finished = asyncio.run(run(config, arguments.command_line, progress))
+    result = rebuild(finished.path)
+    _show(result, as_json=arguments.json)
+    if finished.was_stopped:
+        return INTERRUPTED
+    return INVALID if result.verdict.grade is Grade.INVALID else 0
+
+
+def _run_config(arguments: argparse.Namespace, targets: list[dict[str, str]]) -> RunConfig:
+    drawn = take(GeneratorConfig, arguments)
+    if arguments.api_key is not None:  # from here on it is in the environment only
+        os.environ[getattr(arguments, "api_key_env", DEFAULT_API_KEY_ENV)] = arguments.api_key
+    if arguments.trace is not None and drawn:
+        flag = "--" + next(iter(drawn)).replace("_", "-")
+        raise ConfigError(f"{flag}: the trace is given by {arguments.trace}; leave one of them out")
+    return validate(
+        RunConfig,
+        {
+            "trace": arguments.trace,
+            "generate": drawn,
+            "targets": targets,
+            "request": take(RequestConfig, arguments),
+            "load": take(LoadConfig, arguments),
+            "output": take(OutputConfig, arguments),
+        },
+    )
+
+
+def _show(result: Result, *, as_json: bool) -> None:
+    if as_json:
+        _print_json({"run_directory": str(result.run.path), **result.as_json()})
+        return
+    console = Console(width=None if sys.stdout.isatty() else _TABLE_COLUMNS, highlight=False)
+    print_result(result, console)
+    console.print(f"report: {result.run.path / 'report.html'}", soft_wrap=True, markup=False)
+
+
+def _print_json(content: dict[str, Any]) -> None:
+    option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    sys.stdout.write(orjson.dumps(content, option=option).decode())
+
+
+def _add_trace(commands: Any) -> None:
+    trace = commands.add_parser("trace", help="make traces", description="Make traces.")
+    actions = trace.add_subparsers(title="actions", metavar="ACTION", required=True)
+    command = actions.add_parser(
+        "generate",
+        help="draw a trace from laws",
+        description="Draw a trace: when requests come, and how long prompts and outputs are.",
+        epilog="example: loadgen trace generate --num-prompts 64 --request-rate 8 "
+        "--preset lesson1 -o trace.jsonl",
+    )
+    command.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE", help="file to write (JSONL)"
+    )
+    command.add_argument("--json", action="store_true", help="print JSON")
+    add_flags(command, "trace", GeneratorConfig)
+    command.set_defaults(call=trace_generate)
+
+
+def _add_run(commands: Any) -> None:
+    command = commands.add_parser(
+        "run",
+        help="replay a trace on one endpoint",
+        description="Replay a trace on one endpoint, or draw one from laws and replay that. "
+        "An API key is read from OPENAI_API_KEY.",
+        epilog="example: loadgen run trace.jsonl --base-url https://llm.example.com/v1 --model m",
+    )
+    command.add_argument(
+        "--base-url",
+        "--url",
+        required=True,
+        metavar="URL",
+        help="the endpoint, with or without /v1",
+    )
+    _add_run_flags(command, run_one)
+
+
+def _add_compare(commands: Any) -> None:
+    command = commands.add_parser(
+        "compare",
+        help="replay one trace on several endpoints",
+        description="Replay one trace on several endpoints in turn; the first is the baseline.",
+        epilog="example: loadgen compare trace.jsonl --target static=http://127.0.0.1:8001 "
+        "--target vllm=http://127.0.0.1:8002",
+    )
+    command.add_argument(
+        "--target",
+        action="append",
+        default=[],
+        metavar="NAME=URL",
+        help="an endpoint; give two or more",
+    )
+    _add_run_flags(command, compare)
+
+
+def _add_run_flags(command: argparse.ArgumentParser, call: Any) -> None:
+    command.add_argument(
+        "trace",
+        nargs="?",
+        type=Path,
+        metavar="TRACE",
+        help="trace file (JSONL); without it, one is drawn by the trace flags",
+    )
+    command.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    command.add_argument("--quiet", action="store_true", help="show no progress")
+    command.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help="API key; others on this machine can read a command line: prefer --api-key-env",
+    )
+    add_flags(command, "requests", RequestConfig)
+    add_flags(command, "load", LoadConfig)
+    add_flags(command, "results", OutputConfig)
+    add_flags(command, "trace, where no file is given", GeneratorConfig)
+    command.set_defaults(call=call)
+
+
+def _add_report(commands: Any) -> None:
+    command = commands.add_parser(
+        "report",
+        help="make the results of a run directory anew",
+        description="Make summary, comparison, Parquet and HTML anew from a run's records, "
+        "also where the run was killed.",
+        epilog="example: loadgen report runs/20260101T120000Z-compare-1a2b",
+    )
+    command.add_argument("run_directory", type=Path, metavar="RUN_DIR", help="a directory in runs/")
+    command.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    command.set_defaults(call=report)

@@ -1,0 +1,1 @@
+"""One shot in, one record out: transport -> sse -> openai -> answer -> record."""

@@ -1,0 +1,226 @@
+"""One shot in, one record out: whatever the target does, it is data in the record.
+
+It joins a transport, the answer's sink and the timeouts, and names failures of the connection. It
+does not know when a shot is due (`replay.py`) nor where records go (`journal.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+from loadgen import __version__
+from loadgen.client import library
+from loadgen.client.answer import Answer
+from loadgen.client.http import httpx
+from loadgen.clock import monotonic
+from loadgen.config import RequestConfig, TargetConfig
+from loadgen.live import LiveCounters
+from loadgen.record import ERROR_CHARS, Outcome, RequestRecord
+from loadgen.schedule import Shot
+from loadgen.secrets import Redactor, secrets_of_headers
+
+_VERSIONED: Final = re.compile(r"/v\d+[a-z0-9]*$")
+_ENDPOINT_PATHS: Final = ("/chat/completions", "/completions", "/models")
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Where in a run a record belongs."""
+
+    target: str
+    epoch_s: float
+    """The run's start on the monotonic clock: times in records count from it."""
+    block: int = 0
+    repeat: int = 0
+    worker: int = 0
+
+
+class Client:
+    """Speaks to one target. Use it as an async context manager."""
+
+    def __init__(self, target: TargetConfig, config: RequestConfig, live: LiveCounters) -> None:
+        self.target = target
+        self._config = config
+        self._live = live
+        api_key = os.environ.get(config.api_key_env)
+        headers = {"user-agent": f"loadgen/{__version__}", "accept-encoding": "identity"}
+        if api_key:
+            headers["authorization"] = f"Bearer {api_key}"
+        headers |= config.header
+        self.redactor = Redactor(
+            [api_key, urlsplit(target.base_url).password, *secrets_of_headers(config.header)]
+        )
+        self._http = httpx.AsyncClient(
+            headers=headers,
+            verify=not config.insecure,
+            timeout=httpx.Timeout(None, connect=config.connect_timeout),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+        )
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.aclose()
+
+    def prepare(self, endpoint: str, body: bytes) -> httpx.Request:
+        """The request, built ahead of its due time."""
+        return self._http.build_request(
+            "POST",
+            url_of(self.target.base_url, endpoint),
+            content=body,
+            headers={"content-type": "application/json"},
+        )
+
+    async def get(self, endpoint: str, timeout_s: float) -> httpx.Response:
+        """A plain GET beside the load, such as the list of models; raises httpx's errors."""
+        url = url_of(self.target.base_url, endpoint)
+        return await self._http.get(url, timeout=httpx.Timeout(timeout_s))
+
+    async def ask(self, request: httpx.Request, answer: Answer) -> tuple[Outcome | None, str]:
+        """Send and wait for the end, within the timeouts.
+
+        Returns the failure of the *exchange* and what is known of it, or (None, "") where the
+        answer ended and has to be judged by what it holds. Cancelling is an outcome too.
+        """
+        loop = asyncio.get_running_loop()
+        config = self._config
+        first_token_timer: asyncio.TimerHandle | None = None
+        try:
+            async with asyncio.timeout(config.total_timeout) as scope:
+                if config.stream:
+                    first_token_timer = loop.call_later(
+                        config.first_token_timeout, _give_up_on_first_token, answer, scope
+                    )
+                await library.exchange(self._http, request, answer)
+                answer.end(monotonic(), is_whole=True)
+        except TimeoutError:
+            if answer.saw_done:
+                return None, ""
+            if answer.first_token_s is None and config.stream:
+                return Outcome.TIMEOUT_FIRST_TOKEN, "no token within --first-token-timeout"
+            return Outcome.TIMEOUT_TOTAL, "no end within --total-timeout"
+        except asyncio.CancelledError:
+            return Outcome.CANCELLED, "the run was stopped"
+        except httpx.HTTPError as error:
+            if answer.saw_done or answer.finish_reason is not None:
+                return None, ""
+            return outcome_of(error, answer), f"{type(error).__name__}: {error}"
+        finally:
+            if first_token_timer is not None:
+                first_token_timer.cancel()
+            if answer.done_s is None:
+                answer.end(monotonic(), is_whole=False)
+        return None, ""
+
+    async def send(
+        self,
+        shot: Shot,
+        request: httpx.Request,
+        labels: Labels,
+        due_s: float,
+        *,
+        length_is_held: bool,
+        count_tokens: Callable[[str], int] | None = None,
+    ) -> RequestRecord:
+        """Fire one shot. `due_s` is absolute; the record's times count from `labels.epoch_s`.
+
+        `length_is_held`: the request forbids an early stop, so a short answer is a fault.
+        """
+        keep_text = self._config.keep_text
+        answer = Answer(self._live, keep_text=keep_text or count_tokens is not None)
+        start_s = monotonic()
+        self._live.sent += 1
+        failure, error = await self.ask(request, answer)
+        if failure is None:
+            outcome = answer.outcome(asked_tokens=shot.output_tokens, length_is_held=length_is_held)
+        else:
+            outcome = answer.fault or failure
+        error = answer.error or error
+        served, token_source = answer.served_tokens(count_tokens)
+        epoch_s = labels.epoch_s
+
+        def since_epoch(at_s: float | None) -> float | None:
+            return None if at_s is None else round(at_s - epoch_s, 6)
+
+        chunk_s = tuple(round(at_s - epoch_s, 6) for at_s in answer.chunk_s)
+        record = RequestRecord(
+            seq=shot.seq,
+            target=labels.target,
+            phase=shot.phase,
+            block=labels.block,
+            repeat=labels.repeat,
+            worker=labels.worker,
+            due_s=round(due_s - epoch_s, 6),
+            start_s=round(start_s - epoch_s, 6),
+            connected_s=since_epoch(answer.connected_s),
+            sent_s=since_epoch(answer.sent_s),
+            first_byte_s=since_epoch(answer.first_byte_s),
+            first_token_s=since_epoch(answer.first_token_s),
+            chunk_s=chunk_s,
+            chunk_tokens=answer.tokens_by_chunk(),
+            last_token_s=chunk_s[-1] if chunk_s else None,
+            end_s=round((answer.done_s or monotonic()) - epoch_s, 6),
+            prompt_tokens_asked=shot.prompt_tokens,
+            prompt_tokens_served=answer.prompt_tokens,
+            output_tokens_asked=shot.output_tokens,
+            output_tokens_served=served,
+            token_source=token_source,
+            outcome=outcome,
+            http_status=answer.status,
+            finish_reason=answer.finish_reason,
+            error=self.redactor.strike(error)[:ERROR_CHARS] if error else None,
+            text=self.redactor.strike("".join(answer.text)) if keep_text else None,
+        )
+        self._live.ended(record)
+        return record
+
+
+def url_of(base_url: str, endpoint: str) -> str:
+    """The endpoint's URL; the base may have /v1 or not, end in an endpoint, and carry a query.
+
+    `http://h:1`, `http://h:1/v1/` and `http://h:1/v1/completions` all give the same.
+    """
+    parts = urlsplit(base_url)
+    path = parts.path.rstrip("/")
+    for known in _ENDPOINT_PATHS:
+        path = path.removesuffix(known)
+    if _VERSIONED.search(path):
+        endpoint = endpoint.removeprefix("/v1")
+    return urlunsplit((parts.scheme, parts.netloc, path + endpoint, parts.query, ""))
+
+
+def outcome_of(error: httpx.HTTPError, answer: Answer) -> Outcome:
+    """The outcome that a failure of the connection stands for."""
+    if isinstance(error, httpx.ConnectTimeout):
+        return Outcome.TIMEOUT_CONNECT
+    if isinstance(error, httpx.ConnectError | httpx.ProxyError):
+        return Outcome.TLS if _is_tls(error) else Outcome.CONNECT
+    never_answered = answer.status is None
+    if isinstance(error, httpx.RemoteProtocolError):
+        garbage = never_answered and "disconnect" not in str(error)
+        return Outcome.MALFORMED if garbage else Outcome.TRUNCATED
+    if isinstance(error, httpx.NetworkError):
+        return Outcome.TRUNCATED
+    return Outcome.MALFORMED
+
+
+def _is_tls(error: BaseException) -> bool:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def _give_up_on_first_token(answer: Answer, scope: asyncio.Timeout) -> None:
+    if answer.first_token_s is None and not scope.expired():
+        scope.reschedule(asyncio.get_running_loop().time())

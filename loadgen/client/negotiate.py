@@ -1,0 +1,214 @@
+"""What is settled with the targets before a run: model, endpoint, and the fields they take.
+
+A field that some server refuses (`ignore_eos` at OpenAI, say) must not turn into failures of a run,
+and in a comparison every target must get the same bytes: so each optional field is tried beforehand
+with a request of one token, and what all targets take is used. Nothing is negotiated during a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import orjson
+
+from loadgen.client import openai
+from loadgen.client.answer import Answer
+from loadgen.client.client import Client
+from loadgen.client.http import httpx
+from loadgen.client.openai import BodyOptions, Feature
+from loadgen.clock import monotonic
+from loadgen.config import Endpoint, LoadConfig, RequestConfig
+from loadgen.errors import TargetNotReady
+from loadgen.live import LiveCounters
+from loadgen.record import TargetInfo
+from loadgen.secrets import clean_url
+
+_PROMPT: Final = "Say yes."
+_RETRY_S: Final = 0.25
+_REFUSALS: Final = (400, 404, 405, 415, 422)
+"""What servers answer to a field or path that they do not take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What was settled: body options for each target, and what to write of them in the header."""
+
+    options: tuple[BodyOptions, ...]
+    targets: tuple[TargetInfo, ...]
+
+    @property
+    def length_is_held(self) -> bool:
+        """Whether outputs are held to their asked length, so that a short one is a fault."""
+        features = self.options[0].features
+        return Feature.IGNORE_EOS in features or Feature.MIN_TOKENS in features
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    status: int | None
+    error: str
+    server: str
+
+    @property
+    def took_it(self) -> bool:
+        return self.status == 200 and not self.error
+
+
+async def negotiate(
+    clients: Sequence[Client], request: RequestConfig, load: LoadConfig
+) -> Agreement:
+    """Settle everything with all targets; raises TargetNotReady, one line that says what to do."""
+    deadline_s = monotonic() + load.ready_timeout
+    models = [await _model(client, request.model, deadline_s) for client in clients]
+    wanted = (
+        [Endpoint.COMPLETIONS, Endpoint.CHAT]
+        if request.endpoint is Endpoint.AUTO
+        else [request.endpoint]
+    )
+    problem = ""
+    for endpoint in wanted:
+        options, replies, problem = await _try_endpoint(
+            clients, [model for model, _ in models], endpoint, request
+        )
+        if not problem:
+            break
+    else:
+        raise TargetNotReady(problem)
+    common = frozenset(Feature)
+    for client, option in zip(clients, options, strict=True):
+        common &= await _features(client, option, request)
+    if request.ignore_eos and Feature.IGNORE_EOS not in common:
+        raise TargetNotReady("--ignore-eos: not every target takes ignore_eos; leave it out")
+    return Agreement(
+        tuple(replace(option, features=common) for option in options),
+        tuple(
+            TargetInfo(
+                name=client.target.name,
+                base_url=clean_url(client.target.base_url),
+                endpoint=option.endpoint,
+                model=option.model,
+                features=tuple(sorted(common)),
+                server=reply.server or None,
+                max_model_len=context,
+            )
+            for client, option, reply, (_, context) in zip(
+                clients, options, replies, models, strict=True
+            )
+        ),
+    )
+
+
+async def _model(client: Client, asked: str | None, deadline_s: float) -> tuple[str, int | None]:
+    """(model, its context length where told), once the target answers at all."""
+    where = _where(client)
+    while True:
+        try:
+            response = await client.get("/v1/models", max(1.0, deadline_s - monotonic()))
+        except httpx.HTTPError as error:
+            problem = f"does not answer ({type(error).__name__}: {error})"
+        else:
+            if response.status_code < 500:
+                break
+            problem = f"answers {response.status_code} to /v1/models"
+        if monotonic() >= deadline_s:
+            raise TargetNotReady(
+                client.redactor.strike(
+                    f"{where}: {problem}; start it, mend --base-url, or raise --ready-timeout"
+                )
+            )
+        await asyncio.sleep(_RETRY_S)
+    if response.status_code in (401, 403):
+        raise TargetNotReady(_wants_key(where, response.status_code))
+    served = _served_models(response.content) if response.status_code == 200 else {}
+    if asked is not None:
+        return asked, served.get(asked)
+    if len(served) == 1:
+        return next(iter(served.items()))
+    found = f"it serves {', '.join(sorted(served)[:10])}" if served else "it lists no models"
+    raise TargetNotReady(f"{where}: say which --model to ask for: {found}")
+
+
+def _served_models(body: bytes) -> dict[str, int | None]:
+    try:
+        entries = orjson.loads(body)["data"]
+        return {entry["id"]: entry.get("max_model_len") for entry in entries}
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+async def _try_endpoint(
+    clients: Sequence[Client], models: Sequence[str], endpoint: str, request: RequestConfig
+) -> tuple[list[BodyOptions], list[_Reply], str]:
+    """Options and replies of all targets at `endpoint`, or the first problem."""
+    all_options: list[BodyOptions] = []
+    replies: list[_Reply] = []
+    for client, model in zip(clients, models, strict=True):
+        options = BodyOptions(
+            endpoint=endpoint,
+            model=model,
+            stream=request.stream,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            extra_body=request.extra_body,
+        )
+        reply = await _probe(client, options)
+        if reply.status in _REFUSALS and endpoint == openai.CHAT:
+            newer = replace(options, features=frozenset({Feature.MAX_COMPLETION_TOKENS}))
+            second = await _probe(client, newer)
+            if second.took_it:
+                options, reply = newer, second
+        if reply.status in (401, 403):
+            raise TargetNotReady(_wants_key(_where(client), reply.status))
+        if not reply.took_it:
+            what = reply.status if reply.status is not None else "no answer"
+            return [], [], f"{_where(client)}: {endpoint} for model {model}: {what}: {reply.error}"
+        all_options.append(options)
+        replies.append(reply)
+    return all_options, replies, ""
+
+
+async def _features(
+    client: Client, base: BodyOptions, request: RequestConfig
+) -> frozenset[Feature]:
+    """The optional fields that this target takes beside `base`: all at once, or else one by one."""
+    candidates: list[frozenset[Feature]] = []
+    if request.stream:
+        candidates += [
+            frozenset({Feature.STREAM_USAGE}),
+            frozenset({Feature.STREAM_USAGE, Feature.CONTINUOUS_USAGE}),
+        ]
+    if request.ignore_eos is not False:
+        candidates += [frozenset({Feature.IGNORE_EOS}), frozenset({Feature.MIN_TOKENS})]
+    everything = base.features.union(*candidates)
+    if (await _probe(client, replace(base, features=everything))).took_it:
+        return everything
+    taken = base.features
+    for some in candidates:
+        if (await _probe(client, replace(base, features=base.features | some))).took_it:
+            taken |= some
+    return taken
+
+
+async def _probe(client: Client, options: BodyOptions) -> _Reply:
+    answer = Answer(LiveCounters())
+    body = openai.build_body(options, _PROMPT, 1)
+    failure, error = await client.ask(client.prepare(options.endpoint, body), answer)
+    error = answer.error or (error if failure is not None else "")
+    return _Reply(
+        answer.status,
+        client.redactor.strike(error)[:300],
+        answer.header(b"server").decode("latin-1")[:100],
+    )
+
+
+def _where(client: Client) -> str:
+    return f"{client.target.name} ({clean_url(client.target.base_url)})"
+
+
+def _wants_key(where: str, status: int | None) -> str:
+    return (
+        f"{where}: answers {status}: set OPENAI_API_KEY (or --api-key-env) to a key that it takes"
+    )

@@ -1,0 +1,72 @@
+"""Targets side by side: each one's figures, and their ratio to the first target's. Pure.
+
+A ratio is always (other / baseline) of the same figure; what has no value on either side, or 0 in
+the baseline, has no ratio (None).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from loadgen.record import SCHEMA_VERSION
+from loadgen.stats import LATENCIES, Distribution, Summary
+from loadgen.verdict import Verdict
+
+COUNTS: Final = (
+    "completed",
+    "failed",
+    "duration_s",
+    "requests_per_s",
+    "output_tokens",
+    "output_tokens_per_s",
+)
+
+
+def comparison(summaries: dict[str, Summary], verdict: Verdict) -> dict[str, Any]:
+    """The content of `comparison.json`; the first target is the baseline.
+
+    `ratio` holds the second target's ratios; `ratios` those of every target but the first.
+    """
+    targets = {name: figures(summary) for name, summary in summaries.items()}
+    baseline, *others = targets
+    ratios = {name: ratio_of(targets[name], targets[baseline]) for name in others}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "baseline": baseline,
+        "targets": targets,
+        "ratio": ratios[others[0]] if others else {},
+        "ratios": ratios,
+        "verdict": str(verdict.grade),
+        "reasons": [
+            {"grade": str(r.grade), "target": r.target, "rule": r.rule, "text": r.text}
+            for r in verdict.reasons
+        ],
+    }
+
+
+def figures(summary: Summary) -> dict[str, Any]:
+    """One target's headline figures: counts, rates, and mean and percentiles of each latency."""
+    headline: dict[str, Any] = {name: getattr(summary, name) for name in COUNTS}
+    for name in LATENCIES:
+        headline[name] = _latency(getattr(summary, name))
+    return headline
+
+
+def ratio_of(other: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
+    """other / baseline, figure by figure."""
+    return {key: _divide(other[key], baseline[key]) for key in baseline}
+
+
+def _latency(values: Distribution | None) -> dict[str, float | None]:
+    if values is None:
+        return dict.fromkeys(("mean", "p50", "p90", "p99"))
+    shown = values.as_dict()
+    return {key: value for key, value in shown.items() if key == "mean" or key.startswith("p")}
+
+
+def _divide(other: Any, baseline: Any) -> Any:
+    if isinstance(baseline, dict):
+        return {key: _divide(other.get(key), baseline[key]) for key in baseline}
+    if other is None or not baseline:
+        return None
+    return other / baseline

@@ -1,0 +1,268 @@
+"""What a YAML file, a flag or the service may say: strict, frozen models, and nothing else.
+
+Unknown keys are errors. A field's description is its help text and its line in the docs; `flags.py`
+makes the command line's flags from these models, so that no option is written down twice.
+Secrets never live here: a key is named by its environment variable.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import orjson
+from pydantic import (
+    AfterValidator,
+    AllowInfNan,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    model_validator,
+)
+
+DEFAULT_API_KEY_ENV: Final = "OPENAI_API_KEY"
+
+
+class Strict(BaseModel):
+    """Unknown keys are refused, and nothing changes after validation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class ArrivalLaw(StrEnum):
+    """The law of the gaps between arrivals; its mean gap is always 1 / rate."""
+
+    LOGNORMAL = "lognormal"
+    EXPONENTIAL = "exponential"
+    GAMMA = "gamma"
+    CONSTANT = "constant"
+
+
+def _positive(value: float) -> float:
+    if not value > 0:  # NaN is not
+        raise ValueError("must be over 0, or inf")
+    return value
+
+
+Rate = Annotated[float, AllowInfNan(True), AfterValidator(_positive)]
+Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
+
+
+class GeneratorConfig(Strict):
+    """A trace drawn from laws."""
+
+    preset: Literal["lesson1"] | None = Field(
+        None,
+        description="lengths of a known workload: lesson1 draws log-normal lengths from NumPy's "
+        "legacy generator (prompt 3.5/1.0, output 3.0/0.8, +10, clipped to 10..1024)",
+    )
+    num_prompts: int = Field(
+        100,
+        ge=1,
+        le=100_000_000,
+        description="how many requests",
+        json_schema_extra={"aliases": ["--request-count"]},
+    )
+    request_rate: Rate = Field(
+        1.0, description="mean arrivals a second; inf: all of them wait at the start"
+    )
+    arrival: ArrivalLaw = Field(
+        ArrivalLaw.LOGNORMAL, description="law of the gaps between arrivals"
+    )
+    arrival_cv: PositiveFloat = Field(
+        1.5, description="coefficient of variation of the gaps (lognormal and gamma)"
+    )
+    burstiness: PositiveFloat | None = Field(
+        None, description="as in vLLM: gamma gaps of this shape, that is CV = 1 / sqrt(burstiness)"
+    )
+    seed: int = Field(42, ge=0, lt=2**32, description="the same seed draws the same trace")
+    input_mu: float = Field(3.5, description="mean of ln(prompt tokens)")
+    input_sigma: float = Field(1.0, ge=0, description="standard deviation of ln(prompt tokens)")
+    input_min: Tokens = Field(10, description="shortest prompt, in tokens")
+    input_max: Tokens = Field(1024, description="longest prompt, in tokens")
+    output_mu: float = Field(3.0, description="mean of ln(output tokens)")
+    output_sigma: float = Field(0.8, ge=0, description="standard deviation of ln(output tokens)")
+    output_min: Tokens = Field(10, description="shortest output, in tokens")
+    output_max: Tokens = Field(1024, description="longest output, in tokens")
+    input_len: Tokens | None = Field(
+        None,
+        description="every prompt has this many tokens",
+        json_schema_extra={"aliases": ["--random-input-len", "--isl"]},
+    )
+    output_len: Tokens | None = Field(
+        None,
+        description="every output has this many tokens",
+        json_schema_extra={"aliases": ["--random-output-len", "--osl"]},
+    )
+
+    @model_validator(mode="after")
+    def _agree(self) -> GeneratorConfig:
+        said = self.model_fields_set
+        for side in ("input", "output"):
+            low, high = getattr(self, f"{side}_min"), getattr(self, f"{side}_max")
+            if low > high:
+                raise ValueError(f"{side}_min is {low}, over {side}_max, which is {high}")
+            laws = {f"{side}_{part}" for part in ("mu", "sigma", "min", "max")} & said
+            if getattr(self, f"{side}_len") is not None and laws:
+                raise ValueError(
+                    f"{side}_len fixes the lengths; leave out {', '.join(sorted(laws))}"
+                )
+        if self.preset is not None:
+            laws = {name for name in said if name.startswith(("input_", "output_"))}
+            if laws:
+                raise ValueError(
+                    f"preset {self.preset} fixes the lengths; leave out {', '.join(sorted(laws))}"
+                )
+        if self.burstiness is not None and {"arrival", "arrival_cv"} & said:
+            raise ValueError("burstiness means gamma gaps; leave out arrival and arrival_cv")
+        return self
+
+
+def _json_object(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"not JSON ({error})") from None
+
+
+def _pairs(value: Any) -> Any:
+    """`["K=V", ...]` (or curl's `K: V`) as a mapping."""
+    if not isinstance(value, list | tuple):
+        return value
+    mapping = {}
+    for item in value:
+        key, separator, text = str(item).partition("=")
+        if not separator:
+            key, separator, text = str(item).partition(":")
+        if not separator or not key.strip():
+            raise ValueError(f"{item!r} is not KEY=VALUE")
+        mapping[key.strip()] = text.strip()
+    return mapping
+
+
+Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
+
+
+class TargetConfig(Strict):
+    """One endpoint."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] = "target"
+    base_url: Annotated[str, Field(pattern=r"^https?://[^\s/]+")]
+
+
+class Endpoint(StrEnum):
+    AUTO = "auto"
+    COMPLETIONS = "/v1/completions"
+    CHAT = "/v1/chat/completions"
+
+
+class Transport(StrEnum):
+    SOCKET = "socket"
+    HTTPX = "httpx"
+
+
+class RequestConfig(Strict):
+    """What every request of a run has in common."""
+
+    model: str | None = Field(
+        None,
+        min_length=1,
+        description="model to ask for; left out, the only one of /v1/models",
+        json_schema_extra={"aliases": ["--served-model-name"]},
+    )
+    endpoint: Endpoint = Field(
+        Endpoint.AUTO, description="path of the API; auto: completions where they are served"
+    )
+    tokenizer: Path | None = Field(
+        None,
+        description="tokenizer.json, or a directory that holds one: prompts then have exactly the "
+        "asked number of tokens; without it, about that many",
+    )
+    temperature: float | None = Field(0.0, ge=0, le=2, description="sampling temperature")
+    top_p: float | None = Field(None, gt=0, le=1, description="nucleus sampling")
+    ignore_eos: bool | None = Field(
+        None,
+        description="hold every output to its asked length; by default, where all targets can",
+    )
+    stream: bool = Field(True, description="stream the answers; without it there is no TTFT")
+    header: Pairs = Field(
+        default_factory=dict, description="extra header, K=V", json_schema_extra={"metavar": "K=V"}
+    )
+    extra_body: Annotated[dict[str, Any] | None, BeforeValidator(_json_object)] = Field(
+        None,
+        description="further fields of the request body",
+        json_schema_extra={"metavar": "JSON"},
+    )
+    api_key_env: str = Field(
+        DEFAULT_API_KEY_ENV, description="environment variable that holds the API key"
+    )
+    insecure: bool = Field(False, description="do not verify TLS certificates")
+    transport: Transport = Field(
+        Transport.HTTPX, description="httpx: the library's own (proxies, HTTP/2)"
+    )
+    connect_timeout: PositiveFloat = Field(10.0, description="seconds to connect, TLS included")
+    first_token_timeout: PositiveFloat = Field(300.0, description="seconds to the first token")
+    total_timeout: PositiveFloat = Field(1800.0, description="seconds a request may take in all")
+    keep_text: bool = Field(False, description="keep the generated text in the records")
+
+
+class LoadConfig(Strict):
+    """How the trace is turned into load."""
+
+    max_concurrency: Annotated[int, Field(ge=1)] | None = Field(
+        None,
+        description="cap on requests in flight; waiting under it counts as schedule lag",
+        json_schema_extra={"aliases": ["--concurrency"]},
+    )
+    num_warmups: int = Field(
+        1,
+        ge=0,
+        le=10_000,
+        description="requests sent one by one before each target's turn, left out of figures",
+    )
+    ready_timeout: float = Field(5.0, ge=0, description="seconds to wait for a target to answer")
+    prompt_seed: int = Field(0, ge=0, lt=2**32, description="seed of the prompts' text")
+
+
+def _percentiles(value: Any) -> Any:
+    if isinstance(value, str):
+        return [part for part in value.replace(" ", ",").split(",") if part]
+    return value
+
+
+class OutputConfig(Strict):
+    """Where results go and what is said of them."""
+
+    result_dir: Path = Field(Path("runs"), description="folder that holds the run directories")
+    label: str | None = Field(None, max_length=200, description="a name for the report")
+    metadata: Pairs = Field(
+        default_factory=dict,
+        description="a fact to keep with the run, K=V",
+        json_schema_extra={"metavar": "K=V"},
+    )
+    metric_percentiles: Annotated[
+        tuple[Annotated[float, Field(gt=0, lt=100)], ...], BeforeValidator(_percentiles)
+    ] = Field((50.0, 90.0, 99.0), description="percentiles in tables, such as 50,90,99")
+
+
+class RunConfig(Strict):
+    """One run: a trace, or the laws to draw one from, replayed on one target or on several."""
+
+    trace: Path | None = None
+    generate: GeneratorConfig = GeneratorConfig()
+    targets: tuple[TargetConfig, ...] = Field(min_length=1)
+    request: RequestConfig = RequestConfig()
+    load: LoadConfig = LoadConfig()
+    output: OutputConfig = OutputConfig()
+
+    @model_validator(mode="after")
+    def _agree(self) -> RunConfig:
+        names = [target.name for target in self.targets]
+        if len(set(names)) < len(names):
+            raise ValueError(f"targets need different names, got {', '.join(names)}")
+        return self

@@ -1,0 +1,114 @@
+"""Command-line flags made from configuration models, and their errors told in the flags' words.
+
+`num_prompts` becomes `--num-prompts`; its description the help; its bounds stay pydantic's. It
+knows argparse and pydantic, and nothing of what an option means. A flag that was not given is
+not in the result, so a model can tell what was said from what is default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import typing
+from collections.abc import Mapping
+from enum import StrEnum
+from types import UnionType
+from typing import Any, NoReturn, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from loadgen.errors import ConfigError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with errors of one line, as ConfigError."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(allow_abbrev=False, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (see {self.prog} --help)")
+
+
+def add_flags(parser: argparse.ArgumentParser, title: str, model: type[BaseModel]) -> None:
+    """Give `parser` one flag for each field of `model`, in a group of that title."""
+    group = parser.add_argument_group(title)
+    for name, field in model.model_fields.items():
+        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+        aliases = typing.cast("list[str]", extra.get("aliases", []))
+        kind = _plain_type(field.annotation)
+        options: dict[str, Any] = {
+            "dest": name,
+            "default": argparse.SUPPRESS,
+            "help": (field.description or "").replace("%", "%%") + _default_text(field),
+        }
+        if kind is bool:
+            options["action"] = argparse.BooleanOptionalAction
+        else:
+            options["metavar"] = extra.get("metavar") or _metavar(kind)
+        if kind is dict and extra.get("metavar") == "K=V":
+            options |= {"nargs": "+", "action": "extend"}
+        group.add_argument(flag_of(name), *aliases, **options)
+
+
+def take(model: type[BaseModel], arguments: argparse.Namespace) -> dict[str, Any]:
+    """The fields of `model` that the command line gave."""
+    given = vars(arguments)
+    return {name: given[name] for name in model.model_fields if name in given}
+
+
+def validate(model: type[Model], values: Mapping[str, Any]) -> Model:
+    """`model` of these values; raises ConfigError, which names the first wrong flag."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        names = [str(part) for part in first["loc"] if isinstance(part, str)]
+        message = first["msg"].removeprefix("Value error, ")
+        message = message[:1].lower() + message[1:]
+        got = first["input"]
+        said = "" if isinstance(got, dict | BaseModel) else f", got {got!r}"
+        if first["type"] == "extra_forbidden":
+            raise ConfigError(f"{'.'.join(names)}: no such key") from None
+        field = next((name for name in reversed(names) if "-" not in name), None)
+        where = f"{flag_of(field)}: " if field else ""
+        raise ConfigError(f"{where}{message}{said}") from None
+
+
+def flag_of(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _plain_type(annotation: Any) -> Any:
+    """The type behind Optional and Annotated: int, dict, an enum, ..."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        return _plain_type(typing.get_args(annotation)[0])
+    if origin in (typing.Union, UnionType):
+        inner = [part for part in typing.get_args(annotation) if part is not type(None)]
+        return _plain_type(inner[0])
+    if origin is typing.Literal:
+        return annotation
+    return origin or annotation
+
+
+def _metavar(kind: Any) -> str:
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return "{" + ",".join(kind) + "}"
+    if typing.get_origin(kind) is typing.Literal:
+        return "{" + ",".join(typing.get_args(kind)) + "}"
+    return {int: "N", float: "X", dict: "JSON"}.get(kind, getattr(kind, "__name__", "X").upper())
+
+
+def _default_text(field: FieldInfo) -> str:
+    default = field.default
+    if field.default_factory is not None or default is None or default is False:
+        return ""
+    if isinstance(default, tuple):
+        default = ",".join(f"{part:g}" for part in default)
+    if default is True:
+        default = "yes"
+    return f" (default: {default})"

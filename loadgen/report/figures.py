@@ -1,0 +1,107 @@
+"""The rows of the results table, for the terminal and for the page: what is shown, and how.
+
+It formats the figures of the summaries and their ratios to the first target; a value that does not
+exist is a dash, never a 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from loadgen.compare import figures, ratio_of
+from loadgen.record import Outcome
+from loadgen.stats import Distribution, Summary, percentile_name
+
+COUNTS: Final = (
+    ("requests ok", "completed", "{:,.0f}"),
+    ("requests failed", "failed", "{:,.0f}"),
+    ("duration, s", "duration_s", "{:,.2f}"),
+    ("requests/s", "requests_per_s", "{:,.3f}"),
+    ("output tokens", "output_tokens", "{:,.0f}"),
+    ("output tokens/s", "output_tokens_per_s", "{:,.1f}"),
+)
+LATENCIES: Final = (("TTFT", "ttft_s"), ("ITL", "itl_s"), ("TPOT", "tpot_s"), ("E2E", "e2e_s"))
+DASH: Final = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure of every target, then its ratios."""
+
+    title: str
+    cells: tuple[str, ...]
+    starts_group: bool = False
+
+
+def columns_of(summaries: dict[str, Summary]) -> list[str]:
+    """Target names, then `other / baseline` for each but the first."""
+    names = list(summaries)
+    return [*names, *(f"{name} / {names[0]}" for name in names[1:])]
+
+
+def rows_of(summaries: dict[str, Summary], percentiles: Sequence[float]) -> list[Row]:
+    """The table's rows, in the order in which one reads them."""
+    names = list(summaries)
+    headline = {name: figures(summary) for name, summary in summaries.items()}
+    ratios = [ratio_of(headline[name], headline[names[0]]) for name in names[1:]]
+    rows = [
+        Row(
+            title,
+            (
+                *(_cell(headline[name][key], form) for name in names),
+                *(_cell(ratio[key], "{:.2f}x") for ratio in ratios),
+            ),
+        )
+        for title, key, form in COUNTS
+    ]
+    for title, key in LATENCIES:
+        for part in ("mean", *map(percentile_name, percentiles)):
+            values = [headline[name][key].get(part) for name in names]
+            rows.append(
+                Row(
+                    f"{title} {part}, ms",
+                    (
+                        *(_cell(value, "{:,.1f}", 1000) for value in values),
+                        *(_cell(ratio[key].get(part), "{:.2f}x") for ratio in ratios),
+                    ),
+                    starts_group=part == "mean",
+                )
+            )
+    rows.append(_lag_row(summaries, len(ratios)))
+    return rows
+
+
+def answer_of(summaries: dict[str, Summary]) -> str:
+    """One sentence for each other target: how its output throughput compares to the first's."""
+    names = list(summaries)
+    headline = {name: figures(summary) for name, summary in summaries.items()}
+    sentences = []
+    for name in names[1:]:
+        ratio = ratio_of(headline[name], headline[names[0]])["output_tokens_per_s"]
+        sentences.append(
+            f"{name} and {names[0]} cannot be compared: one of them gave no tokens."
+            if ratio is None
+            else f"On this trace {name} gave {ratio:.2f}x the output tokens/s of {names[0]}."
+        )
+    return " ".join(sentences)
+
+
+def failures_of(summary: Summary) -> str:
+    """`http_5xx 3, truncated 1`, or an empty string."""
+    return ", ".join(
+        f"{outcome} {count}"
+        for outcome, count in sorted(summary.outcomes.items())
+        if outcome is not Outcome.OK
+    )
+
+
+def _lag_row(summaries: dict[str, Summary], ratios: int) -> Row:
+    lags: list[Distribution | None] = [summary.schedule_lag_s for summary in summaries.values()]
+    cells = [_cell(None if lag is None else lag.at(99.0), "{:,.1f}", 1000) for lag in lags]
+    return Row("schedule lag p99, ms", (*cells, *([""] * ratios)), starts_group=True)
+
+
+def _cell(value: float | None, form: str, factor: float = 1.0) -> str:
+    return DASH if value is None else form.format(value * factor)

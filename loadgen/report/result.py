@@ -1,0 +1,66 @@
+"""A run directory turned into its results: summary, comparison, Parquet, HTML.
+
+Everything here can be made again from `header.json` and the records, so it is: at the end of a run,
+and whenever `loadgen report` is called, on a torn run too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from loadgen import stats
+from loadgen.compare import comparison
+from loadgen.journal import Run, read_run, write_whole
+from loadgen.record import SCHEMA_VERSION
+from loadgen.report.html import render_html
+from loadgen.report.table import write_parquet
+from loadgen.stats import Summary
+from loadgen.verdict import Verdict, judge
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A run and what its records come to."""
+
+    run: Run
+    summaries: dict[str, Summary]
+    verdict: Verdict
+    percentiles: tuple[float, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The content of `summary.json`."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "run_id": self.run.header.run_id,
+            "kind": self.run.header.kind,
+            "label": self.run.header.label,
+            "verdict": str(self.verdict.grade),
+            "reasons": [asdict(reason) for reason in self.verdict.reasons],
+            "torn_lines": self.run.torn_lines,
+            "targets": {name: stats.as_json(s) for name, s in self.summaries.items()},
+        }
+
+
+def rebuild(path: Path) -> Result:
+    """Read the run at `path` and write all of its results anew; raises RunDirectoryError."""
+    run = read_run(path)
+    percentiles = tuple(run.header.config["output"]["metric_percentiles"])
+    summaries = {
+        target.name: stats.summarise(run.of_target(target.name), percentiles)
+        for target in run.header.targets
+    }
+    result = Result(run, summaries, judge(run.header, summaries, percentiles), percentiles)
+    write_whole(path / "summary.json", _json(result.as_json()))
+    if len(summaries) > 1:
+        write_whole(path / "comparison.json", _json(comparison(summaries, result.verdict)))
+    write_parquet(path / "records.parquet", run.records)
+    write_whole(path / "report.html", render_html(result).encode())
+    return result
+
+
+def _json(content: dict[str, Any]) -> bytes:
+    return orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)

@@ -1,0 +1,44 @@
+"""Records as an Arrow table, for Parquet: one row a request, one column a field."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from loadgen.record import RequestRecord
+
+_TYPES: Final = {
+    "seq": pa.int64(),
+    "parent": pa.int64(),
+    "gang": pa.int64(),
+    "block": pa.int32(),
+    "repeat": pa.int32(),
+    "worker": pa.int32(),
+    "http_status": pa.int32(),
+    "chunk_s": pa.list_(pa.float64()),
+    "chunk_tokens": pa.list_(pa.int32()),
+}
+
+
+def _type_of(name: str) -> pa.DataType:
+    if name in _TYPES:
+        return _TYPES[name]
+    if name.endswith("_s"):
+        return pa.float64()
+    return pa.int64() if "_tokens_" in name else pa.string()
+
+
+SCHEMA: Final = pa.schema([(f.name, _type_of(f.name)) for f in fields(RequestRecord)])
+
+
+def write_parquet(path: Path, records: Sequence[RequestRecord]) -> None:
+    """Write all records, warm-up included; the file appears whole or not at all."""
+    columns = {name: [getattr(record, name) for record in records] for name in SCHEMA.names}
+    partial = path.with_name(f".{path.name}.part")
+    pq.write_table(pa.table(columns, schema=SCHEMA), partial)
+    partial.replace(path)

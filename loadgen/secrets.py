@@ -1,0 +1,70 @@
+"""Keeping keys out of files, logs, metrics, error texts and command lines.
+
+A `Redactor` knows the secret values of a run and strikes them out of any text; two functions clean
+what may carry secrets by its form: URLs and command lines. It stores nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+STRUCK: Final = "***"
+_MIN_SECRET_CHARS: Final = 4
+"""Shorter values are no secrets, and striking them would shred every text."""
+
+_SECRET_WORD = re.compile(r"key|token|secret|sig|pass|auth|code|credential", re.IGNORECASE)
+_SECRET_FLAGS: Final = ("--api-key", "--header", "--extra-body")
+
+
+class Redactor:
+    """Strikes known secrets out of texts."""
+
+    def __init__(self, secrets: Iterable[str | None]) -> None:
+        known = {secret for secret in secrets if secret and len(secret) >= _MIN_SECRET_CHARS}
+        longest_first = sorted(known, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if known else None
+
+    def strike(self, text: str) -> str:
+        return self._pattern.sub(STRUCK, text) if self._pattern else text
+
+
+def secrets_of_headers(headers: dict[str, str]) -> list[str]:
+    """Values that must not be shown; `Bearer KEY` gives KEY as well."""
+    values = []
+    for value in headers.values():
+        values += [value, *value.split()[-1:]]
+    return values
+
+
+def clean_url(url: str) -> str:
+    """The URL without its password, and without query values whose name smells of a secret."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    netloc = f"{STRUCK}@{host}" if "@" in parts.netloc else host
+    query = [
+        (key, STRUCK if _SECRET_WORD.search(key) else value)
+        for key, value in parse_qsl(parts.query, keep_blank_values=True)
+    ]
+    return urlunsplit((parts.scheme, netloc, parts.path, urlencode(query, safe="*"), ""))
+
+
+def clean_command(words: Sequence[str], redactor: Redactor) -> tuple[str, ...]:
+    """A command line fit for a report: values of secret flags and known secrets are struck out."""
+    cleaned: list[str] = []
+    strike_values = False
+    for word in words:
+        if word.startswith("--"):
+            flag, separator, _ = word.partition("=")
+            strike_values = flag in _SECRET_FLAGS and not separator
+            if flag in _SECRET_FLAGS and separator:
+                word = f"{flag}={STRUCK}"
+        elif strike_values:
+            word = STRUCK
+        if "://" in word:
+            head, separator, url = word.rpartition("=http")
+            word = f"{head}={clean_url('http' + url)}" if separator else clean_url(word)
+        cleaned.append(redactor.strike(word))
+    return tuple(cleaned)
