@@ -10,7 +10,6 @@ A user's mistake gives one line on standard error, never a traceback.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import sys
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import orjson
+import uvloop
 from rich.console import Console
 
 from loadgen import __version__
@@ -137,7 +137,7 @@ def report(arguments: argparse.Namespace) -> int:
 def _finish(arguments: argparse.Namespace, targets: list[dict[str, str]]) -> int:
     config = _run_config(arguments, targets)
     progress = Progress(quiet=arguments.quiet)
-    finished: Finished = asyncio.run(run(config, arguments.command_line, progress))
+    finished: Finished = uvloop.run(run(config, arguments.command_line, progress))
     result = rebuild(finished.path)
     _show(result, as_json=arguments.json)
     if finished.was_stopped:

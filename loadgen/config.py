@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 import orjson
 from pydantic import (
@@ -148,11 +149,18 @@ def _pairs(value: Any) -> Any:
 Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
 
 
+def _http_url(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or " " in url:
+        raise ValueError("needs a URL such as http://127.0.0.1:8000")
+    return url
+
+
 class TargetConfig(Strict):
     """One endpoint."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] = "target"
-    base_url: Annotated[str, Field(pattern=r"^https?://[^\s/]+")]
+    base_url: Annotated[str, AfterValidator(_http_url)]
 
 
 class Endpoint(StrEnum):
@@ -173,7 +181,7 @@ class RequestConfig(Strict):
         None,
         min_length=1,
         description="model to ask for; left out, the only one of /v1/models",
-        json_schema_extra={"aliases": ["--served-model-name"]},
+        json_schema_extra={"aliases": ["--served-model-name"], "metavar": "NAME"},
     )
     endpoint: Endpoint = Field(
         Endpoint.AUTO, description="path of the API; auto: completions where they are served"
@@ -199,11 +207,15 @@ class RequestConfig(Strict):
         json_schema_extra={"metavar": "JSON"},
     )
     api_key_env: str = Field(
-        DEFAULT_API_KEY_ENV, description="environment variable that holds the API key"
+        DEFAULT_API_KEY_ENV,
+        description="environment variable that holds the API key",
+        json_schema_extra={"metavar": "NAME"},
     )
     insecure: bool = Field(False, description="do not verify TLS certificates")
     transport: Transport = Field(
-        Transport.HTTPX, description="httpx: the library's own (proxies, HTTP/2)"
+        Transport.SOCKET,
+        description="socket: our own, exact and cheap; httpx: the library's, which takes proxies "
+        "from the environment",
     )
     connect_timeout: PositiveFloat = Field(10.0, description="seconds to connect, TLS included")
     first_token_timeout: PositiveFloat = Field(300.0, description="seconds to the first token")
@@ -239,7 +251,12 @@ class OutputConfig(Strict):
     """Where results go and what is said of them."""
 
     result_dir: Path = Field(Path("runs"), description="folder that holds the run directories")
-    label: str | None = Field(None, max_length=200, description="a name for the report")
+    label: str | None = Field(
+        None,
+        max_length=200,
+        description="a name for the report",
+        json_schema_extra={"metavar": "TEXT"},
+    )
     metadata: Pairs = Field(
         default_factory=dict,
         description="a fact to keep with the run, K=V",
@@ -247,7 +264,11 @@ class OutputConfig(Strict):
     )
     metric_percentiles: Annotated[
         tuple[Annotated[float, Field(gt=0, lt=100)], ...], BeforeValidator(_percentiles)
-    ] = Field((50.0, 90.0, 99.0), description="percentiles in tables, such as 50,90,99")
+    ] = Field(
+        (50.0, 90.0, 99.0),
+        description="percentiles in tables, such as 50,90,99",
+        json_schema_extra={"metavar": "P,P,..."},
+    )
 
 
 class RunConfig(Strict):

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from loadgen.errors import ConfigError
+from loadgen.secrets import clean_url
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -70,7 +71,7 @@ def validate(model: type[Model], values: Mapping[str, Any]) -> Model:
         message = first["msg"].removeprefix("Value error, ")
         message = message[:1].lower() + message[1:]
         got = first["input"]
-        said = "" if isinstance(got, dict | BaseModel) else f", got {got!r}"
+        said = "" if isinstance(got, dict | BaseModel) else f", got {clean_url(str(got))!r}"
         if first["type"] == "extra_forbidden":
             raise ConfigError(f"{'.'.join(names)}: no such key") from None
         field = next((name for name in reversed(names) if "-" not in name), None)

@@ -19,8 +19,8 @@ from typing import Any
 
 from loadgen import __version__
 from loadgen.client import openai
-from loadgen.client.client import Client, Labels
-from loadgen.client.http import httpx, library_name
+from loadgen.client.client import Client, Labels, Prepared
+from loadgen.client.http import library_name
 from loadgen.client.negotiate import Agreement, negotiate
 from loadgen.clock import monotonic
 from loadgen.config import RunConfig
@@ -142,7 +142,7 @@ class Turn:
         )
         await replay.run(shots, on_due)
 
-    def _prepare(self, shot: Shot) -> httpx.Request:
+    def _prepare(self, shot: Shot) -> Prepared:
         payload = self.workload.trace.payload
         own = payload[shot.seq] if payload is not None else {}
         prompt = own.get("messages") or own.get("prompt")
@@ -151,7 +151,7 @@ class Turn:
         body = openai.build_body(self.options, prompt, shot.output_tokens)
         return self.client.prepare(self.options.endpoint, body)
 
-    async def _fire(self, shot: Shot, request: httpx.Request, due_s: float) -> None:
+    async def _fire(self, shot: Shot, request: Prepared, due_s: float) -> None:
         record = await self.client.send(
             shot,
             request,

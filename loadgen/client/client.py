@@ -19,13 +19,19 @@ from loadgen import __version__
 from loadgen.client import library
 from loadgen.client.answer import Answer
 from loadgen.client.http import httpx
+from loadgen.client.transport import SocketTransport, Wire
 from loadgen.clock import monotonic
-from loadgen.config import RequestConfig, TargetConfig
+from loadgen.config import RequestConfig, TargetConfig, Transport
 from loadgen.live import LiveCounters
 from loadgen.record import ERROR_CHARS, Outcome, RequestRecord
 from loadgen.schedule import Shot
 from loadgen.secrets import Redactor, secrets_of_headers
 
+Prepared = httpx.Request | Wire
+"""A request that is ready to be sent, on httpx's transport or on ours."""
+
+_HUNG_UP: Final = re.compile("hung up|disconnected")
+"""What our transport, and httpx's, call a connection that ended without a byte of an answer."""
 _VERSIONED: Final = re.compile(r"/v\d+[a-z0-9]*$")
 _ENDPOINT_PATHS: Final = ("/chat/completions", "/completions", "/models")
 
@@ -57,11 +63,16 @@ class Client:
         self.redactor = Redactor(
             [api_key, urlsplit(target.base_url).password, *secrets_of_headers(config.header)]
         )
+        self._sockets: SocketTransport | None = None
+        if config.transport is Transport.SOCKET:
+            tls = httpx.create_ssl_context(verify=False) if config.insecure else None
+            self._sockets = SocketTransport(ssl_context=tls)
         self._http = httpx.AsyncClient(
             headers=headers,
             verify=not config.insecure,
             timeout=httpx.Timeout(None, connect=config.connect_timeout),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+            transport=self._sockets,
         )
 
     async def __aenter__(self) -> Client:
@@ -70,21 +81,22 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
-    def prepare(self, endpoint: str, body: bytes) -> httpx.Request:
-        """The request, built ahead of its due time."""
-        return self._http.build_request(
+    def prepare(self, endpoint: str, body: bytes) -> Prepared:
+        """The request, built (and on our own transport serialised) ahead of its due time."""
+        request = self._http.build_request(
             "POST",
             url_of(self.target.base_url, endpoint),
             content=body,
             headers={"content-type": "application/json"},
         )
+        return request if self._sockets is None else self._sockets.serialise(request)
 
     async def get(self, endpoint: str, timeout_s: float) -> httpx.Response:
         """A plain GET beside the load, such as the list of models; raises httpx's errors."""
         url = url_of(self.target.base_url, endpoint)
         return await self._http.get(url, timeout=httpx.Timeout(timeout_s))
 
-    async def ask(self, request: httpx.Request, answer: Answer) -> tuple[Outcome | None, str]:
+    async def ask(self, request: Prepared, answer: Answer) -> tuple[Outcome | None, str]:
         """Send and wait for the end, within the timeouts.
 
         Returns the failure of the *exchange* and what is known of it, or (None, "") where the
@@ -99,7 +111,7 @@ class Client:
                     first_token_timer = loop.call_later(
                         config.first_token_timeout, _give_up_on_first_token, answer, scope
                     )
-                await library.exchange(self._http, request, answer)
+                await self._exchange(request, answer)
                 answer.end(monotonic(), is_whole=True)
         except TimeoutError:
             if answer.saw_done:
@@ -120,10 +132,19 @@ class Client:
                 answer.end(monotonic(), is_whole=False)
         return None, ""
 
+    async def _exchange(self, request: Prepared, answer: Answer) -> None:
+        if isinstance(request, Wire):
+            assert self._sockets is not None
+            await self._sockets.exchange(
+                request, answer, connect_timeout_s=self._config.connect_timeout
+            )
+        else:
+            await library.exchange(self._http, request, answer)
+
     async def send(
         self,
         shot: Shot,
-        request: httpx.Request,
+        request: Prepared,
         labels: Labels,
         due_s: float,
         *,
@@ -205,7 +226,7 @@ def outcome_of(error: httpx.HTTPError, answer: Answer) -> Outcome:
         return Outcome.TLS if _is_tls(error) else Outcome.CONNECT
     never_answered = answer.status is None
     if isinstance(error, httpx.RemoteProtocolError):
-        garbage = never_answered and "disconnect" not in str(error)
+        garbage = never_answered and not _HUNG_UP.search(str(error))
         return Outcome.MALFORMED if garbage else Outcome.TRUNCATED
     if isinstance(error, httpx.NetworkError):
         return Outcome.TRUNCATED
