@@ -1,18 +1,20 @@
 """Replay: shots are fired at their due times, whatever became of those before them.
 
 One event loop. Due times are absolute and never re-anchored: a late shot is sent at once and
-its lag is in its record. Requests are built ahead of their due time, a bounded number
-of them, so that neither the schedule waits for them nor memory grows with the trace. It knows
-neither HTTP nor files.
+its lag is in its record. Requests are built ahead of their due time, a bounded number of them, so
+that neither the schedule waits for them nor memory grows with the trace. It knows neither HTTP nor
+files.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Generic, TypeVar
 
+from loadgen.alarm import Alarm
 from loadgen.clock import monotonic
 from loadgen.schedule import Shot
 
@@ -28,15 +30,29 @@ class Stop:
     """Asks a replay to end: `drain` sends nothing more, `cut` ends what is in flight as well."""
 
     def __init__(self) -> None:
-        self.draining = asyncio.Event()
-        self.cutting = asyncio.Event()
+        self.is_draining = False
+        self._is_cutting = False
+        self._replays: set[Replay[Any]] = set()
 
     def drain(self) -> None:
-        self.draining.set()
+        self.is_draining = True
+        for replay in self._replays:
+            replay.on_drain()
 
     def cut(self) -> None:
-        self.draining.set()
-        self.cutting.set()
+        self._is_cutting = True
+        self.drain()
+        for replay in self._replays:
+            replay.on_cut()
+
+    @contextmanager
+    def tells(self, replay: Replay[Any]) -> Iterator[None]:
+        """Within the context, `replay` is told of a stop."""
+        self._replays.add(replay)
+        try:
+            yield
+        finally:
+            self._replays.discard(replay)
 
 
 class Replay(Generic[Prepared]):
@@ -59,85 +75,94 @@ class Replay(Generic[Prepared]):
         self._fire = fire
         self._drop = drop
         self._stop = stop
-        self._slots = asyncio.Semaphore(max_concurrency) if max_concurrency else None
-        self._in_flight: set[asyncio.Task[None]] = set()
+        self._max_concurrency = max_concurrency
+        self._in_flight: set[asyncio.Future[None]] = set()
+        self._ahead: deque[tuple[Shot, Prepared]] = deque()
+        self._alarm: Alarm
 
-    async def run(self, shots: Sequence[Shot], on_due: Callable[[], None]) -> None:
-        """Fire all shots, the earliest first, and wait for the last answer.
+    async def run(self, shots: Iterable[Shot], on_due: Callable[[], None]) -> None:
+        """Fire all shots, which come in the order of their due times, and wait for the last answer.
 
         Due times count from the moment when the first requests have been built.
         """
-        ahead: deque[Prepared] = deque(self._prepare(shot) for shot in shots[:AHEAD])
+        unbuilt = iter(shots)
+        while len(self._ahead) < AHEAD and self._build_one(unbuilt):
+            pass
         origin_s = monotonic()
-        cutter = asyncio.create_task(self._cut_when_asked())
+        self._alarm = Alarm()
         try:
-            for index, shot in enumerate(shots):
-                due_s = origin_s + shot.due_s
-                if not await self._wait_until(due_s, shots, index, ahead):
-                    self._drop_overdue(shots[index:], origin_s)
-                    break
-                on_due()
-                if self._slots is not None and not await self._take_slot():
-                    self._drop_overdue(shots[index:], origin_s)
-                    break
-                request = ahead.popleft() if ahead else self._prepare(shot)
-                task = asyncio.create_task(self._fire_one(shot, request, due_s))
-                self._in_flight.add(task)
-                task.add_done_callback(self._in_flight.discard)
-            while self._in_flight:
-                await asyncio.wait(self._in_flight)
+            with self._stop.tells(self):
+                await self._fire_all(unbuilt, origin_s, on_due)
+                while self._in_flight:
+                    await asyncio.wait(self._in_flight)
         finally:
-            cutter.cancel()
+            self._alarm.close()
 
-    async def _wait_until(
-        self, due_s: float, shots: Sequence[Shot], index: int, ahead: deque[Prepared]
-    ) -> bool:
-        """Wait for `due_s`, building further requests meanwhile; False when the run is stopped."""
-        while not self._stop.draining.is_set():
+    async def _fire_all(
+        self, unbuilt: Iterator[Shot], origin_s: float, on_due: Callable[[], None]
+    ) -> None:
+        while self._ahead or self._build_one(unbuilt):
+            shot, request = self._ahead[0]
+            due_s = origin_s + shot.due_s
+            await self._wait_until_due(due_s, unbuilt)
+            if not self._stop.is_draining:
+                on_due()
+                await self._wait_for_place()
+            if self._stop.is_draining:
+                self._drop_overdue(unbuilt, origin_s)
+                return
+            self._ahead.popleft()
+            task = asyncio.ensure_future(self._fire(shot, request, due_s))
+            self._in_flight.add(task)
+            task.add_done_callback(self._on_ended)
+
+    async def _wait_until_due(self, due_s: float, unbuilt: Iterator[Shot]) -> None:
+        """Wait, and use the time to build requests; returns early when the run is stopped."""
+        while not self._stop.is_draining:
             left_s = due_s - monotonic()
             if left_s <= 0:
-                return True
-            next_unbuilt = index + len(ahead)
-            if left_s > _SLACK_S and len(ahead) < AHEAD and next_unbuilt < len(shots):
-                ahead.append(self._prepare(shots[next_unbuilt]))
-                await asyncio.sleep(0)
-                continue
-            try:
-                await asyncio.wait_for(self._stop.draining.wait(), left_s)
-            except TimeoutError:
-                continue
-        return False
+                return
+            if left_s > _SLACK_S and len(self._ahead) < AHEAD and self._build_one(unbuilt):
+                await asyncio.sleep(0)  # answers come in meanwhile
+            else:
+                await self._alarm.until(due_s)
 
-    async def _take_slot(self) -> bool:
-        """Wait for a place under the cap; False when the run is stopped first."""
-        assert self._slots is not None
-        if not self._slots.locked():
-            await self._slots.acquire()
-            return True
-        slot = asyncio.ensure_future(self._slots.acquire())
-        stopped = asyncio.ensure_future(self._stop.draining.wait())
-        await asyncio.wait((slot, stopped), return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        if slot.done():
-            return True
-        slot.cancel()
-        return False
+    async def _wait_for_place(self) -> None:
+        """Wait for a place under the cap; returns early when the run is stopped."""
+        if self._max_concurrency is None:
+            return
+        while len(self._in_flight) >= self._max_concurrency and not self._stop.is_draining:
+            await self._alarm.until_rung()
 
-    async def _fire_one(self, shot: Shot, request: Prepared, due_s: float) -> None:
-        try:
-            await self._fire(shot, request, due_s)
-        finally:
-            if self._slots is not None:
-                self._slots.release()
+    def _on_ended(self, task: asyncio.Future[None]) -> None:
+        self._in_flight.discard(task)
+        if self._max_concurrency is not None:
+            self._alarm.ring()
 
-    def _drop_overdue(self, shots: Sequence[Shot], origin_s: float) -> None:
+    def _build_one(self, unbuilt: Iterator[Shot]) -> bool:
+        shot = next(unbuilt, None)
+        if shot is None:
+            return False
+        self._ahead.append((shot, self._prepare(shot)))
+        return True
+
+    def _drop_overdue(self, unbuilt: Iterator[Shot], origin_s: float) -> None:
         now_s = monotonic()
-        for shot in shots:
-            if origin_s + shot.due_s > now_s:
-                break
-            self._drop(shot, origin_s + shot.due_s)
+        waiting = [shot for shot, _ in self._ahead]
+        self._ahead.clear()
+        for shots in (waiting, unbuilt):
+            for shot in shots:
+                if origin_s + shot.due_s > now_s:
+                    return
+                self._drop(shot, origin_s + shot.due_s)
 
-    async def _cut_when_asked(self) -> None:
-        await self._stop.cutting.wait()
+    def on_drain(self) -> None:
+        self._alarm.ring()
+
+    def on_cut(self) -> None:
+        # Not at once: a task that has not begun would end without a record.
+        asyncio.get_running_loop().call_soon(self._cancel_all)
+
+    def _cancel_all(self) -> None:
         for task in self._in_flight:
             task.cancel()

@@ -86,7 +86,7 @@ async def run(config: RunConfig, command: Sequence[str], progress: Progress) -> 
         stack.callback(journal.close)
         prompts = PromptMaker(config.load.prompt_seed, count_tokens)
         for client, options in zip(clients, agreement.options, strict=True):
-            if stop.draining.is_set():
+            if stop.is_draining:
                 break
             turn = Turn(
                 client=client,
@@ -101,7 +101,7 @@ async def run(config: RunConfig, command: Sequence[str], progress: Progress) -> 
                 journal=journal,
             )
             await turn.take(config, live, stop, progress)
-    return Finished(path, stop.draining.is_set())
+    return Finished(path, stop.is_draining)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +247,7 @@ def _signals_stop(stop: Stop, progress: Progress) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def on_signal() -> None:
-        if stop.draining.is_set():
+        if stop.is_draining:
             progress.say("stopping now")
             stop.cut()
         else:
