@@ -63,15 +63,18 @@ class Journal:
     """Appends to the records of one worker."""
 
     def __init__(self, run_path: Path, worker: int = 0) -> None:
-        path = run_path / f"records-{worker}.jsonl"
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._path = run_path / f"records-{worker}.jsonl"
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def append(self, record: RequestRecord) -> None:
-        """One write a record: what had ended is on disk when the process is killed."""
+        """One write a record: what had ended survives a kill; raises RunDirectoryError."""
         line = orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
-        written = os.write(self._file, line)
-        while written < len(line):  # a signal or a full disk may cut a write short
-            written += os.write(self._file, line[written:])
+        try:
+            written = os.write(self._file, line)
+            while written < len(line):  # a signal or a full disk may cut a write short
+                written += os.write(self._file, line[written:])
+        except OSError as error:
+            raise RunDirectoryError(f"{self._path}: cannot be written: {error.strerror}") from None
 
     def close(self) -> None:
         os.close(self._file)

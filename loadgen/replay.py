@@ -58,8 +58,9 @@ class Stop:
 class Replay(Generic[Prepared]):
     """One target's turn: `prepare` builds a shot's request, `fire` sends it and keeps its record.
 
-    `fire` gets the shot, its request and its absolute due time, and never raises. `drop` is told of
-    shots that were due but never sent, because the run was stopped while they waited under a cap.
+    `fire` gets the shot, its request and its absolute due time; where it raises (a full disk, say),
+    the replay drains and raises that. `drop` is told of shots that were due but never sent, because
+    the run was stopped while they waited under a cap.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Replay(Generic[Prepared]):
         self._in_flight: set[asyncio.Future[None]] = set()
         self._ahead: deque[tuple[Shot, Prepared]] = deque()
         self._alarm: Alarm
+        self._failure: BaseException | None = None
 
     async def run(self, shots: Iterable[Shot], on_due: Callable[[], None]) -> None:
         """Fire all shots, which come in the order of their due times, and wait for the last answer.
@@ -97,6 +99,8 @@ class Replay(Generic[Prepared]):
                     await asyncio.wait(self._in_flight)
         finally:
             self._alarm.close()
+        if self._failure is not None:
+            raise self._failure
 
     async def _fire_all(
         self, unbuilt: Iterator[Shot], origin_s: float, on_due: Callable[[], None]
@@ -136,6 +140,9 @@ class Replay(Generic[Prepared]):
 
     def _on_ended(self, task: asyncio.Future[None]) -> None:
         self._in_flight.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = self._failure or error
+            self._stop.drain()
         if self._max_concurrency is not None:
             self._alarm.ring()
 

@@ -8,6 +8,7 @@ trace, with the same bytes. It knows no flags and prints nothing but progress.
 from __future__ import annotations
 
 import asyncio
+import gc
 import platform
 import signal
 from collections.abc import Iterator, Sequence
@@ -84,6 +85,7 @@ async def run(config: RunConfig, command: Sequence[str], progress: Progress) -> 
         epoch_s = monotonic()
         journal = Journal(path)
         stack.callback(journal.close)
+        stack.enter_context(_garbage_left_alone())
         prompts = PromptMaker(config.load.prompt_seed, count_tokens)
         for client, options in zip(clients, agreement.options, strict=True):
             if stop.is_draining:
@@ -239,6 +241,22 @@ def _header(
         },
         machine=describe_machine(),
     )
+
+
+@contextmanager
+def _garbage_left_alone() -> Iterator[None]:
+    """No garbage collection within the context: its pauses would be measured as latency.
+
+    What the client makes is freed by reference counts; cycles stay until the end.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
 
 
 @contextmanager
