@@ -140,7 +140,7 @@ def _finish(arguments: argparse.Namespace, targets: list[dict[str, str]]) -> int
     finished: Finished = uvloop.run(run(config, arguments.command_line, progress))
     result = rebuild(finished.path)
     _show(result, as_json=arguments.json)
-    if finished.was_stopped:
+    if finished.was_interrupted:
         return INTERRUPTED
     return INVALID if result.verdict.grade is Grade.INVALID else 0
 

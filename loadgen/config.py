@@ -223,6 +223,17 @@ class RequestConfig(Strict):
     keep_text: bool = Field(False, description="keep the generated text in the records")
 
 
+class Pace(StrEnum):
+    """What decides when a request is due."""
+
+    OPEN = "open"
+    """The trace's own times, however late the answers are; a cap may hold requests back."""
+    CLOSED = "closed"
+    """A fixed number in flight: a request is due when a place is free."""
+    GANG = "gang"
+    """Static batching by the client: a gang is due when the one before has wholly ended."""
+
+
 class LoadConfig(Strict):
     """How the trace is turned into load."""
 
@@ -230,6 +241,33 @@ class LoadConfig(Strict):
         None,
         description="cap on requests in flight; waiting under it counts as schedule lag",
         json_schema_extra={"aliases": ["--concurrency"]},
+    )
+    closed_loop: bool = Field(
+        False,
+        description="keep --max-concurrency requests in flight and leave the trace's times out",
+    )
+    gang: Annotated[int, Field(ge=1)] | None = Field(
+        None,
+        description="send gangs of this size; each waits for the longest member of the one before",
+        json_schema_extra={"metavar": "SIZE"},
+    )
+    gang_pad: bool = Field(False, description="all of a gang ask for its longest output")
+    ramp_up: float = Field(
+        0.0,
+        ge=0,
+        description="seconds in which an open loop's rate, or a closed loop's width, grows from 0",
+    )
+    workers: Annotated[int, Field(ge=1, le=256)] | None = Field(
+        None, description="worker processes; by default as many as the asked rate needs"
+    )
+    max_duration: PositiveFloat | None = Field(
+        None, description="hard stop: seconds a target's turn may send"
+    )
+    max_output_tokens_total: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="hard stop: output tokens, all targets together"
+    )
+    max_error_share: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None, description="hard stop: share of failed requests, once 20 have ended"
     )
     num_warmups: int = Field(
         1,
@@ -239,6 +277,34 @@ class LoadConfig(Strict):
     )
     ready_timeout: float = Field(5.0, ge=0, description="seconds to wait for a target to answer")
     prompt_seed: int = Field(0, ge=0, lt=2**32, description="seed of the prompts' text")
+
+    @property
+    def pace(self) -> Pace:
+        if self.gang is not None:
+            return Pace.GANG
+        return Pace.CLOSED if self.closed_loop else Pace.OPEN
+
+    @model_validator(mode="after")
+    def _agree(self) -> LoadConfig:
+        if self.closed_loop and self.max_concurrency is None:
+            raise ValueError("closed_loop needs max_concurrency: how many to keep in flight")
+        if self.gang is not None:
+            others = {
+                "closed_loop",
+                "max_concurrency",
+                "ramp_up",
+                "workers",
+            } & self.model_fields_set
+            if others:
+                raise ValueError(
+                    f"gang is a pace of its own; leave out {', '.join(sorted(others))}"
+                )
+        elif self.gang_pad:
+            raise ValueError("gang_pad needs gang: the size")
+        cap, workers = self.max_concurrency, self.workers
+        if cap is not None and workers is not None and cap < workers:
+            raise ValueError("max_concurrency is below workers: some would have nothing to do")
+        return self
 
 
 def _percentiles(value: Any) -> Any:

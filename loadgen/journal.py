@@ -3,6 +3,7 @@
     header.json            what was run; written before the first request
     trace.jsonl            the trace, byte for byte
     records-<worker>.jsonl one line a finished request, one unbuffered write each
+    events.jsonl           turns that began, how the workers fared, why the run was stopped
     records.parquet  summary.json  comparison.json  report.html     made from the above at the end
 
 A torn last line of records is left out; everything else that was finished is read. It knows how
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -29,11 +30,14 @@ from loadgen.record import (
     RunHeader,
     TargetInfo,
     TokenSource,
+    WorkerHealth,
 )
 
 HEADER: Final = "header.json"
 TRACE: Final = "trace.jsonl"
+EVENTS: Final = "events.jsonl"
 _RECORD_FIELDS: Final = frozenset(field.name for field in fields(RequestRecord))
+_HEALTH_FIELDS: Final = frozenset(field.name for field in fields(WorkerHealth))
 _HEADER_FIELDS: Final = frozenset(field.name for field in fields(RunHeader))
 
 
@@ -46,6 +50,10 @@ class Run:
     records: tuple[RequestRecord, ...]
     torn_lines: int
     """Lines that a kill cut short: requests that had not finished being written."""
+    health: tuple[WorkerHealth, ...] = ()
+    """How each worker fared in each turn that it finished."""
+    stopped: str | None = None
+    """Why the run ended before its trace did, if it did."""
 
     def of_target(self, name: str) -> list[RequestRecord]:
         """Measured records of one target, in the order of the trace."""
@@ -78,6 +86,28 @@ class Journal:
 
     def close(self) -> None:
         os.close(self._file)
+
+
+class EventLog:
+    """Appends what happens to the run as a whole; the parent writes it."""
+
+    def __init__(self, run_path: Path) -> None:
+        self._path = run_path / EVENTS
+
+    def turn_began(self, target: str, block: int, repeat: int, origin_s: float) -> None:
+        """`origin_s` counts from the run's start: the due times of the turn count from there."""
+        turn = {"target": target, "block": block, "repeat": repeat, "origin_s": round(origin_s, 6)}
+        self._append({"event": "turn", **turn})
+
+    def worker_done(self, health: WorkerHealth) -> None:
+        self._append({"event": "worker", **asdict(health)})
+
+    def stopped(self, reason: str) -> None:
+        self._append({"event": "stopped", "reason": reason})
+
+    def _append(self, event: dict[str, Any]) -> None:
+        with self._path.open("ab", buffering=0) as file:
+            file.write(orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE))
 
 
 def new_run_path(result_dir: Path, kind: str, started: datetime) -> Path:
@@ -115,17 +145,38 @@ def read_run(path: Path) -> Run:
     records: list[RequestRecord] = []
     torn = 0
     for file in sorted(path.glob("records-*.jsonl")):
-        lines = file.read_bytes().split(b"\n")
+        lines, is_torn = _read_lines(file)
+        torn += is_torn
         for number, line in enumerate(lines, 1):
-            if not line:
-                continue
             try:
-                records.append(_record(orjson.loads(line)))
-            except (orjson.JSONDecodeError, TypeError, ValueError) as error:
-                if number < len(lines):  # it had its newline, so no kill cut it
-                    raise RunDirectoryError(f"{file}:{number}: not a record ({error})") from None
-                torn += 1
-    return Run(path, header, tuple(records), torn)
+                records.append(_record(line))
+            except (KeyError, TypeError, ValueError) as error:
+                raise RunDirectoryError(f"{file}:{number}: not a record ({error})") from None
+    events, _ = _read_lines(path / EVENTS) if (path / EVENTS).exists() else ([], False)
+    health = [
+        WorkerHealth(**{key: value for key, value in event.items() if key in _HEALTH_FIELDS})
+        for event in events
+        if event.get("event") == "worker"
+    ]
+    reasons = [event["reason"] for event in events if event.get("event") == "stopped"]
+    stopped = reasons[0] if reasons else None
+    return Run(path, header, tuple(records), torn, tuple(health), stopped)
+
+
+def _read_lines(file: Path) -> tuple[list[dict[str, Any]], bool]:
+    """(a file's JSON lines, whether a kill cut the last one short); raises RunDirectoryError."""
+    lines = file.read_bytes().split(b"\n")
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        try:
+            rows.append(orjson.loads(line))
+        except orjson.JSONDecodeError as error:
+            if number == len(lines):  # it has no newline: a kill cut it
+                return rows, True
+            raise RunDirectoryError(f"{file}:{number}: not JSON ({error})") from None
+    return rows, False
 
 
 def _read_header(path: Path) -> RunHeader:

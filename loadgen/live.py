@@ -27,6 +27,19 @@ class LiveCounters:
         self.prompt_tokens = 0
         self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
 
+    def count_due(self) -> None:
+        self.due += 1
+
+    def add(self, other: LiveCounters) -> None:
+        """Add another worker's counters to these."""
+        self.due += other.due
+        self.sent += other.sent
+        self.chunks += other.chunks
+        self.tokens += other.tokens
+        self.prompt_tokens += other.prompt_tokens
+        for outcome, count in other.outcomes.items():
+            self.outcomes[outcome] += count
+
     def chunk(self, tokens: int) -> None:
         self.chunks += 1
         self.tokens += tokens

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TextIO
 
@@ -35,24 +35,25 @@ class Progress:
             print(f"{clear}{text}", file=self._stream, flush=True)
 
     @contextmanager
-    def watch(self, name: str, live: LiveCounters, total: int) -> Iterator[None]:
-        """Show one target's turn for as long as the context lasts, and once more at its end."""
-        task = asyncio.create_task(self._redraw(name, live, total))
+    def watch(self, name: str, read: Callable[[], LiveCounters], total: int) -> Iterator[None]:
+        """Show one target's turn while the context lasts, and once more at its end."""
+        task = asyncio.create_task(self._redraw(name, read, total))
         started_s = monotonic()
         try:
             yield
         finally:
             task.cancel()
             elapsed_s = monotonic() - started_s
+            live = read()
             rate = live.tokens / elapsed_s if elapsed_s > 0 else 0.0
             self.say(_line(name, live, total, rate))
 
-    async def _redraw(self, name: str, live: LiveCounters, total: int) -> None:
+    async def _redraw(self, name: str, read: Callable[[], LiveCounters], total: int) -> None:
         every_s = _TERMINAL_EVERY_S if self._is_terminal else _LOG_EVERY_S
-        tokens, at_s = live.tokens, monotonic()
+        tokens, at_s = 0, monotonic()
         while not self._quiet:
             await asyncio.sleep(every_s)
-            now_s = monotonic()
+            now_s, live = monotonic(), read()
             rate = (live.tokens - tokens) / (now_s - at_s)
             tokens, at_s = live.tokens, now_s
             line = _line(name, live, total, rate)

@@ -159,6 +159,24 @@ class RequestRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerHealth:
+    """How one worker fared in one target's turn: the instrument's own state, for the verdict."""
+
+    worker: int
+    target: str
+    block: int = 0
+    repeat: int = 0
+    cpu_s: float
+    """Processor time that it took."""
+    wall_s: float
+    loop_lag_p99_s: float
+    """How late its event loop came to what was due."""
+    loop_lag_max_s: float
+    chunks: int
+    """Events with content that it read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetInfo:
     """What a run knew of one target before it began."""
 
@@ -195,6 +213,7 @@ class RunHeader:
     requests: int
     targets: tuple[TargetInfo, ...]
     transport: str
+    workers: int = 1
     versions: dict[str, str]
     machine: dict[str, Any]
     self_check: dict[str, Any] | None = None

@@ -1,14 +1,15 @@
 """One run, from its configuration to its run directory.
 
-The straight line: trace -> agreement with the targets -> header on disk -> each target's turn
-(schedule -> replay -> client -> record -> journal) -> results. Targets take turns on the same
-trace, with the same bytes. It knows no flags and prints nothing but progress.
+The straight line: trace -> agreement with the targets -> header on disk -> each target's turn, in
+worker processes -> results. Targets take turns on the same trace, with the same bytes. This is the
+parent's side; `worker.py` and `turn.py` are the other. It knows no flags.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
+import math
+import os
 import platform
 import signal
 from collections.abc import Iterator, Sequence
@@ -16,36 +17,41 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 from loadgen import __version__
-from loadgen.client import openai
-from loadgen.client.client import Client, Labels, Prepared
+from loadgen.client.client import Client
 from loadgen.client.http import library_name
 from loadgen.client.negotiate import Agreement, negotiate
 from loadgen.clock import monotonic
-from loadgen.config import RunConfig
+from loadgen.config import LoadConfig, Pace, RunConfig
 from loadgen.errors import TraceError
-from loadgen.journal import Journal, begin_run, new_run_path
+from loadgen.journal import EventLog, begin_run, new_run_path
 from loadgen.live import LiveCounters
 from loadgen.machine import describe_machine
 from loadgen.progress import Progress
-from loadgen.prompts import CountTokens, PromptMaker, load_tokenizer
-from loadgen.record import Outcome, RequestRecord, RunHeader
-from loadgen.replay import Replay, Stop
-from loadgen.schedule import Shot, open_loop, warmups
+from loadgen.prompts import load_tokenizer
+from loadgen.record import RunHeader
+from loadgen.schedule import Shard
 from loadgen.secrets import Redactor, clean_command, clean_url
 from loadgen.trace import Trace, read_trace, trace_bytes
 from loadgen.trace.generate import generate
 from loadgen.trace.trace import sha256_of
+from loadgen.worker import Assignment, Begin
+from loadgen.workers import WorkerLostError, Workers
+
+EVENTS_PER_WORKER: Final = 25_000
+"""Events a second that one worker is given by default: half of what one was measured to hold."""
+_WATCH_EVERY_S: Final = 0.1
+_FEWEST_FOR_A_SHARE: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Where the results are, and whether the run was stopped before its end."""
+    """Where the results are, and whether the user stopped the run before its end."""
 
     path: Path
-    was_stopped: bool
+    was_interrupted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,129 +63,158 @@ class Workload:
     data: bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a run would do, settled before it does it."""
+
+    config: RunConfig
+    workload: Workload
+    agreement: Agreement
+    workers: int
+    redactor: Redactor
+
+
+async def plan(config: RunConfig, progress: Progress) -> Plan:
+    """Settle everything that can fail before a run; raises LoadgenError, and writes nothing."""
+    workload = _workload(config)
+    if config.request.tokenizer is not None:
+        load_tokenizer(config.request.tokenizer)
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(Client(target, config.request, LiveCounters()))
+            for target in config.targets
+        ]
+        progress.say("asking the target what it takes")
+        agreement = await negotiate(clients, config.request, config.load)
+        redactor = clients[0].redactor
+    _check_context(workload, agreement)
+    return Plan(
+        config=config,
+        workload=workload,
+        agreement=agreement,
+        workers=_workers_for(config.load, workload.trace),
+        redactor=redactor,
+    )
+
+
 async def run(config: RunConfig, command: Sequence[str], progress: Progress) -> Finished:
     """Do the whole run; raises LoadgenError where it cannot begin.
 
     Ctrl-C (or SIGTERM) once sends nothing more and waits for the answers; twice cuts them off.
     """
-    workload = _workload(config)
-    count_tokens = None
-    if config.request.tokenizer is not None:
-        count_tokens = load_tokenizer(config.request.tokenizer)
-    live = LiveCounters()
-    stop = Stop()
-    async with AsyncExitStack() as stack:
-        clients = [
-            await stack.enter_async_context(Client(target, config.request, live))
-            for target in config.targets
-        ]
-        progress.say("asking the target what it takes")
-        agreement = await negotiate(clients, config.request, config.load)
-        _check_context(workload, agreement)
-        started = datetime.now(UTC)
-        kind = "compare" if len(clients) > 1 else "run"
-        path = new_run_path(config.output.result_dir, kind, started)
-        header = _header(config, command, workload, agreement, path, started, clients[0].redactor)
-        begin_run(path, header, workload.data)
-        stack.enter_context(_signals_stop(stop, progress))
-        epoch_s = monotonic()
-        journal = Journal(path)
-        stack.callback(journal.close)
-        stack.enter_context(_garbage_left_alone())
-        prompts = PromptMaker(config.load.prompt_seed, count_tokens)
-        for client, options in zip(clients, agreement.options, strict=True):
-            if stop.is_draining:
+    planned = await plan(config, progress)
+    started = datetime.now(UTC)
+    kind = "compare" if len(config.targets) > 1 else "run"
+    path = new_run_path(config.output.result_dir, kind, started)
+    begin_run(path, _header(planned, kind, command, path, started), planned.workload.data)
+    epoch_s = monotonic()
+    assignments = [
+        Assignment(
+            config=config,
+            options=planned.agreement.options,
+            length_is_held=planned.agreement.length_is_held,
+            trace=planned.workload.trace,
+            run_path=path,
+            shard=Shard(worker, planned.workers),
+            epoch_s=epoch_s,
+        )
+        for worker in range(planned.workers)
+    ]
+    async with Workers(assignments) as workers:
+        conductor = Conductor(planned, workers, EventLog(path), progress, epoch_s)
+        with conductor.signals_stop():
+            await conductor.take_all_turns()
+    return Finished(path, conductor.was_interrupted)
+
+
+class Conductor:
+    """Gives each target its turn, and watches for whatever ends the run early."""
+
+    def __init__(
+        self, planned: Plan, workers: Workers, log: EventLog, progress: Progress, epoch_s: float
+    ) -> None:
+        self._plan = planned
+        self._workers = workers
+        self._log = log
+        self._progress = progress
+        self._epoch_s = epoch_s
+        self._is_stopped = False
+        self._tokens_before = 0  # of the turns before this one
+        self.was_interrupted = False
+
+    async def take_all_turns(self) -> None:
+        """One turn for each target, in order, until all are done or the run is stopped."""
+        for index in range(len(self._plan.config.targets)):
+            if self._is_stopped:
                 break
-            turn = Turn(
-                client=client,
-                options=options,
-                labels=Labels(client.target.name, epoch_s),
-                length_is_held=agreement.length_is_held,
-                count_tokens=None
-                if openai.Feature.STREAM_USAGE in options.features
-                else count_tokens,
-                prompts=prompts,
-                workload=workload,
-                journal=journal,
-            )
-            await turn.take(config, live, stop, progress)
-    return Finished(path, stop.is_draining)
+            try:
+                await self._take_turn(Begin(index))
+            except WorkerLostError as error:
+                self._stop(str(error))
+                break
 
+    async def _take_turn(self, begin: Begin) -> None:
+        name = self._plan.config.targets[begin.target].name
+        self._progress.say(f"{name}: warming up")
+        await self._workers.get_ready(begin)
+        with self._progress.watch(name, self._workers.live, len(self._plan.workload.trace)):
+            watch = asyncio.create_task(self._watch_hard_stops(monotonic()))
+            try:
+                for health in await self._workers.take_turn(
+                    lambda origin_s: self._log.turn_began(
+                        name, begin.block, begin.repeat, origin_s - self._epoch_s
+                    )
+                ):
+                    self._log.worker_done(health)
+            finally:
+                watch.cancel()
+        self._tokens_before += self._workers.live().tokens
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """One target's turn: its warm-up, then the whole trace."""
+    async def _watch_hard_stops(self, began_s: float) -> None:
+        load = self._plan.config.load
+        while not self._is_stopped:
+            await asyncio.sleep(_WATCH_EVERY_S)
+            live = self._workers.live()
+            tokens = self._tokens_before + live.tokens
+            if load.max_duration is not None and monotonic() - began_s > load.max_duration:
+                self._stop(f"--max-duration {load.max_duration:g}: the time is up")
+            elif (
+                load.max_output_tokens_total is not None and tokens >= load.max_output_tokens_total
+            ):
+                self._stop(f"--max-output-tokens-total: {tokens} output tokens have come")
+            elif (
+                load.max_error_share is not None
+                and live.done >= _FEWEST_FOR_A_SHARE
+                and live.failed > load.max_error_share * live.done
+            ):
+                self._stop(f"--max-error-share: {live.failed} of {live.done} requests failed")
 
-    client: Client
-    options: openai.BodyOptions
-    labels: Labels
-    length_is_held: bool
-    count_tokens: CountTokens | None
-    prompts: PromptMaker
-    workload: Workload
-    journal: Journal
+    def _stop(self, reason: str) -> None:
+        self._is_stopped = True
+        self._progress.say(reason)
+        self._log.stopped(reason)
+        self._workers.drain()
 
-    async def take(
-        self, config: RunConfig, live: LiveCounters, stop: Stop, progress: Progress
-    ) -> None:
-        """Warm up one by one, then replay the trace."""
-        name = self.labels.target
-        progress.say(f"{name}: warming up")
-        warm = warmups(self.workload.trace, config.load.num_warmups)
-        await self._replay(warm, stop, lambda: None, max_concurrency=1)
-        live.restart()
-        shots = open_loop(self.workload.trace)
+    @contextmanager
+    def signals_stop(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM stop the run instead of the process, while the context lasts."""
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        for number in numbers:
+            loop.add_signal_handler(number, self._on_signal)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
 
-        def count_due() -> None:
-            live.due += 1
-
-        with progress.watch(name, live, len(shots)):
-            await self._replay(shots, stop, count_due, config.load.max_concurrency)
-
-    async def _replay(
-        self, shots: Sequence[Shot], stop: Stop, on_due: Any, max_concurrency: int | None
-    ) -> None:
-        replay = Replay(
-            self._prepare, self._fire, self._drop, stop=stop, max_concurrency=max_concurrency
-        )
-        await replay.run(shots, on_due)
-
-    def _prepare(self, shot: Shot) -> Prepared:
-        payload = self.workload.trace.payload
-        own = payload[shot.seq] if payload is not None else {}
-        prompt = own.get("messages") or own.get("prompt")
-        if prompt is None:
-            prompt = self.prompts.text(shot.seq, shot.prompt_tokens)
-        body = openai.build_body(self.options, prompt, shot.output_tokens)
-        return self.client.prepare(self.options.endpoint, body)
-
-    async def _fire(self, shot: Shot, request: Prepared, due_s: float) -> None:
-        record = await self.client.send(
-            shot,
-            request,
-            self.labels,
-            due_s,
-            length_is_held=self.length_is_held,
-            count_tokens=self.count_tokens,
-        )
-        self.journal.append(record)
-
-    def _drop(self, shot: Shot, due_s: float) -> None:
-        now_s = monotonic() - self.labels.epoch_s
-        self.journal.append(
-            RequestRecord(
-                seq=shot.seq,
-                target=self.labels.target,
-                phase=shot.phase,
-                due_s=round(due_s - self.labels.epoch_s, 6),
-                start_s=now_s,
-                end_s=now_s,
-                prompt_tokens_asked=shot.prompt_tokens,
-                output_tokens_asked=shot.output_tokens,
-                outcome=Outcome.DROPPED,
-                error="due, but the run was stopped before it was sent",
-            )
-        )
+    def _on_signal(self) -> None:
+        if self.was_interrupted:
+            self._progress.say("stopping now")
+            self._workers.cut()
+            return
+        self.was_interrupted = True
+        self._stop("interrupted: sending nothing more; Ctrl-C again cuts off what is in flight")
 
 
 def _workload(config: RunConfig) -> Workload:
@@ -205,15 +240,21 @@ def _check_context(workload: Workload, agreement: Agreement) -> None:
             )
 
 
+def _workers_for(load: LoadConfig, trace: Trace) -> int:
+    """As many as were asked for, or as the trace's own token rate needs; a gang has one."""
+    if load.workers is not None:
+        return load.workers
+    if load.pace is not Pace.OPEN or trace.duration_s == 0:
+        return 1
+    events_per_s = float(trace.output_length.sum()) / trace.duration_s
+    needed = math.ceil(events_per_s / EVENTS_PER_WORKER)
+    return max(1, min(needed, len(os.sched_getaffinity(0)), load.max_concurrency or needed))
+
+
 def _header(
-    config: RunConfig,
-    command: Sequence[str],
-    workload: Workload,
-    agreement: Agreement,
-    path: Path,
-    started: datetime,
-    redactor: Redactor,
+    planned: Plan, kind: str, command: Sequence[str], path: Path, started: datetime
 ) -> RunHeader:
+    config, workload = planned.config, planned.workload
     shown = config.model_dump(mode="json")
     for target in shown["targets"]:
         target["base_url"] = clean_url(target["base_url"])
@@ -222,17 +263,18 @@ def _header(
         shown["request"]["extra_body"] = dict.fromkeys(shown["request"]["extra_body"], "***")
     return RunHeader(
         run_id=path.name,
-        kind="compare" if len(agreement.targets) > 1 else "run",
+        kind=kind,
         label=config.output.label,
         metadata=config.output.metadata,
         started_at=started.isoformat(timespec="milliseconds"),
-        command=clean_command(command, redactor),
+        command=clean_command(command, planned.redactor),
         config=shown,
         seed=config.load.prompt_seed,
         trace_name=workload.name,
         trace_sha256=sha256_of(workload.data),
         requests=len(workload.trace),
-        targets=agreement.targets,
+        targets=planned.agreement.targets,
+        workers=planned.workers,
         transport=config.request.transport,
         versions={
             "loadgen": __version__,
@@ -241,41 +283,3 @@ def _header(
         },
         machine=describe_machine(),
     )
-
-
-@contextmanager
-def _garbage_left_alone() -> Iterator[None]:
-    """No garbage collection within the context: its pauses would be measured as latency.
-
-    What the client makes is freed by reference counts; cycles stay until the end.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        gc.unfreeze()
-
-
-@contextmanager
-def _signals_stop(stop: Stop, progress: Progress) -> Iterator[None]:
-    """Ctrl-C and SIGTERM stop the run instead of the process, for as long as the context lasts."""
-    loop = asyncio.get_running_loop()
-
-    def on_signal() -> None:
-        if stop.is_draining:
-            progress.say("stopping now")
-            stop.cut()
-        else:
-            progress.say("sending nothing more, waiting for answers; Ctrl-C again stops now")
-            stop.drain()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)

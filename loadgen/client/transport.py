@@ -234,6 +234,7 @@ class SocketTransport(httpx.AsyncBaseTransport):
                 else:
                     connection = await self._open_to(origin, best)
         except TimeoutError as error:
+            self._best.pop(origin.host, None)
             raise httpx.ConnectTimeout(f"no connection to {origin.host} in time") from error
         except (OSError, UnicodeError) as error:  # SSLError is an OSError; UnicodeError: odd names
             self._best.pop(origin.host, None)
@@ -277,7 +278,10 @@ class SocketTransport(httpx.AsyncBaseTransport):
         if lookup is None:
             lookup = self._lookups[host] = asyncio.create_task(self._look_up(host))
             lookup.add_done_callback(_retrieve)
-        await asyncio.shield(lookup)
+        await asyncio.wait([lookup])
+        if lookup.cancelled():
+            raise OSError("the transport was closed")
+        lookup.result()
         return self._addresses[host]
 
     async def _look_up(self, host: str) -> None:
@@ -334,7 +338,7 @@ class _Connection(asyncio.Protocol):
                 self._watch_timer.cancel()
                 self._watch_timer = None
             self.resume()
-        if self._is_head:  # httptools cannot be told that no body follows
+        if self._is_head and not self._is_lost:  # httptools cannot be told that no body follows
             self._parser = httptools.HttpResponseParser(self)
         self.is_reusable = self._keeps_alive and self._sent_s > 0.0 and not self._is_lost
         return True

@@ -1,0 +1,90 @@
+"""One worker's part in one target's turn: shots become requests, and requests records on disk.
+
+It ties prompts, bodies, client and journal together for `replay.py`, which knows none of them. It
+does not know when anything is due.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loadgen.client.client import Client, Labels, Prepared
+from loadgen.client.openai import BodyOptions, Feature, build_body
+from loadgen.clock import monotonic
+from loadgen.config import Pace
+from loadgen.journal import Journal
+from loadgen.live import LiveCounters
+from loadgen.prompts import CountTokens, PromptMaker
+from loadgen.record import Outcome, RequestRecord
+from loadgen.replay import Limits, Replay, Stop
+from loadgen.schedule import Shot, warmups
+from loadgen.trace import Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """Everything that a target's turn needs; one is made for each turn."""
+
+    client: Client
+    options: BodyOptions
+    labels: Labels
+    length_is_held: bool
+    trace: Trace
+    prompts: PromptMaker
+    count_tokens: CountTokens | None
+    """For servers that do not tell their token counts."""
+    journal: Journal
+    live: LiveCounters
+    stop: Stop
+
+    def replay(self, limits: Limits) -> Replay[Prepared]:
+        """A replay of this turn; it has no shots yet."""
+        return Replay(self._prepare, self._fire, self._drop, stop=self.stop, limits=limits)
+
+    async def warm_up(self, count: int) -> None:
+        """Send the first `count` rows one after another; they are recorded as warm-up."""
+        replay = self.replay(Limits(Pace.CLOSED, 1))
+        replay.build_ahead(warmups(self.trace, count))
+        await replay.run(monotonic(), lambda: None)
+
+    def _prepare(self, shot: Shot) -> Prepared:
+        own = self.trace.payload[shot.seq] if self.trace.payload is not None else {}
+        prompt = own.get("messages") or own.get("prompt")
+        if prompt is None:
+            prompt = self.prompts.text(shot.seq, shot.prompt_tokens)
+        body = build_body(self.options, prompt, shot.output_tokens)
+        return self.client.prepare(self.options.endpoint, body)
+
+    async def _fire(self, shot: Shot, request: Prepared, due_s: float) -> None:
+        tells_usage = Feature.STREAM_USAGE in self.options.features
+        record = await self.client.send(
+            shot,
+            request,
+            self.labels,
+            due_s,
+            length_is_held=self.length_is_held,
+            count_tokens=None if tells_usage else self.count_tokens,
+        )
+        self.journal.append(record)
+
+    def _drop(self, shot: Shot, due_s: float) -> None:
+        labels = self.labels
+        now_s = round(monotonic() - labels.epoch_s, 6)
+        record = RequestRecord(
+            seq=shot.seq,
+            target=labels.target,
+            phase=shot.phase,
+            gang=shot.gang,
+            block=labels.block,
+            repeat=labels.repeat,
+            worker=labels.worker,
+            due_s=round(due_s - labels.epoch_s, 6),
+            start_s=now_s,
+            end_s=now_s,
+            prompt_tokens_asked=shot.prompt_tokens,
+            output_tokens_asked=shot.output_tokens,
+            outcome=Outcome.DROPPED,
+            error="due, but the run was stopped before it was sent",
+        )
+        self.live.ended(record)
+        self.journal.append(record)

@@ -1,0 +1,269 @@
+"""One worker: a process with an event loop of its own that replays its shard of the schedule.
+
+It appends the records of its shard to its own file, and tells the parent how far it is. It draws
+nothing and decides nothing: the parent says when a turn begins, so that all workers count from the
+same moment, and when to stop. It knows nothing of other workers but how many there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import uvloop
+
+from loadgen.client.client import Client, Labels, Prepared
+from loadgen.client.openai import BodyOptions
+from loadgen.clock import monotonic
+from loadgen.config import Pace, RunConfig
+from loadgen.errors import LoadgenError
+from loadgen.journal import Journal
+from loadgen.live import LiveCounters
+from loadgen.prompts import CountTokens, PromptMaker, load_tokenizer
+from loadgen.record import WorkerHealth
+from loadgen.replay import Limits, Replay, Stop
+from loadgen.schedule import Shard, Shot, closed_loop, gangs, open_loop
+from loadgen.trace import Trace
+from loadgen.turn import Turn
+
+REPORT_EVERY_S: Final = 0.25
+_LAG_PROBE_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What a worker is given when it starts."""
+
+    config: RunConfig
+    options: tuple[BodyOptions, ...]
+    """One for each target, in the order of `config.targets`."""
+    length_is_held: bool
+    trace: Trace
+    run_path: Path
+    shard: Shard
+    epoch_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Order: get ready for this target's turn, and answer Ready."""
+
+    target: int
+    block: int = 0
+    repeat: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """Order: due times count from `origin_s`, on the clock that all processes share."""
+
+    origin_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Order: send nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Order: end what is in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Answer: warmed up, and the first requests are built."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """Answer, four times a second: the turn's counters so far."""
+
+    live: LiveCounters
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Answer: this worker's shard has ended, and its records are on disk."""
+
+    live: LiveCounters
+    health: WorkerHealth
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Answer: the worker cannot go on; `text` is one line for the user."""
+
+    text: str
+
+
+Order = Begin | Go | Drain | Cut
+Answered = Ready | Progressed | Done | Failed
+
+
+class Worker:
+    """Takes orders from the parent over `link`."""
+
+    def __init__(self, given: Assignment, link: Connection) -> None:
+        self._given = given
+        self._link = link
+        self._live = LiveCounters()
+        self._stop = Stop()
+        self._orders: asyncio.Queue[Begin | Go | None] = asyncio.Queue()
+        self._journal = Journal(given.run_path, given.shard.worker)
+        self._count_tokens: CountTokens | None = None
+        if given.config.request.tokenizer is not None:
+            self._count_tokens = load_tokenizer(given.config.request.tokenizer)
+        self._prompts = PromptMaker(given.config.load.prompt_seed, self._count_tokens)
+
+    async def serve(self) -> None:
+        """Take turns until the parent hangs up; raises LoadgenError where it cannot go on."""
+        asyncio.get_running_loop().add_reader(self._link.fileno(), self._take_orders)
+        while isinstance(order := await self._orders.get(), Begin):
+            await self._take_turn(order)
+        self._journal.close()
+
+    def _take_orders(self) -> None:
+        try:
+            while self._link.poll():
+                order: Order = self._link.recv()
+                if isinstance(order, Drain):
+                    self._stop.drain()
+                elif isinstance(order, Cut):
+                    self._stop.cut()
+                else:
+                    self._orders.put_nowait(order)
+        except (EOFError, ConnectionResetError):  # the parent has ended, or was killed
+            asyncio.get_running_loop().remove_reader(self._link.fileno())
+            self._stop.cut()
+            self._orders.put_nowait(None)
+
+    async def _take_turn(self, order: Begin) -> None:
+        given = self._given
+        target = given.config.targets[order.target]
+        shard = given.shard
+        async with Client(target, given.config.request, self._live) as client:
+            turn = Turn(
+                client=client,
+                options=given.options[order.target],
+                labels=Labels(target.name, given.epoch_s, order.block, order.repeat, shard.worker),
+                length_is_held=given.length_is_held,
+                trace=given.trace,
+                prompts=self._prompts,
+                count_tokens=self._count_tokens,
+                journal=self._journal,
+                live=self._live,
+                stop=self._stop,
+            )
+            if shard.worker == 0:
+                await turn.warm_up(given.config.load.num_warmups)
+            self._live.restart()
+            replay = turn.replay(self._limits())
+            replay.build_ahead(self._shots())
+            self._link.send(Ready())
+            go = await self._orders.get()
+            if not isinstance(go, Go):
+                return
+            with _garbage_left_alone():
+                health = await self._measure(replay, go.origin_s, turn.labels)
+        self._link.send(Done(self._live, health))
+
+    async def _measure(
+        self, replay: Replay[Prepared], origin_s: float, labels: Labels
+    ) -> WorkerHealth:
+        lags_s: list[float] = []
+        beside = [
+            asyncio.create_task(_probe_loop_lag(lags_s)),
+            asyncio.create_task(self._report()),
+        ]
+        cpu_s, started_s = time.process_time(), monotonic()
+        try:
+            await replay.run(origin_s, self._live.count_due)
+        finally:
+            for task in beside:
+                task.cancel()
+        p99_s, max_s = np.percentile(lags_s or [0.0], (99, 100))
+        return WorkerHealth(
+            worker=labels.worker,
+            target=labels.target,
+            block=labels.block,
+            repeat=labels.repeat,
+            cpu_s=round(time.process_time() - cpu_s, 6),
+            wall_s=round(monotonic() - started_s, 6),
+            loop_lag_p99_s=round(float(p99_s), 6),
+            loop_lag_max_s=round(float(max_s), 6),
+            chunks=self._live.chunks,
+        )
+
+    async def _report(self) -> None:
+        while True:
+            await asyncio.sleep(REPORT_EVERY_S)
+            self._link.send(Progressed(self._live))
+
+    def _limits(self) -> Limits:
+        load = self._given.config.load
+        places = load.max_concurrency
+        if places is not None:
+            places = self._given.shard.share_of(places)
+        return Limits(load.pace, places, load.ramp_up if load.pace is Pace.CLOSED else 0.0)
+
+    def _shots(self) -> Iterator[Shot]:
+        load, trace, shard = self._given.config.load, self._given.trace, self._given.shard
+        if load.gang is not None:
+            return gangs(trace, load.gang, pad=load.gang_pad)
+        if load.pace is Pace.CLOSED:
+            return closed_loop(trace, shard)
+        return open_loop(trace, shard, load.ramp_up)
+
+
+async def _probe_loop_lag(lags_s: list[float]) -> None:
+    """How late the loop comes to what is due: what any timer or read of this worker may wait."""
+    while True:
+        due_s = monotonic() + _LAG_PROBE_S
+        await asyncio.sleep(_LAG_PROBE_S)
+        lags_s.append(max(0.0, monotonic() - due_s))
+
+
+@contextmanager
+def _garbage_left_alone() -> Iterator[None]:
+    """No garbage collection within the context: its pauses would be measured as latency.
+
+    What the client makes is freed by reference counts; cycles stay until the end.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+def main(link: Connection) -> None:
+    """The process's own main function: takes its assignment, then turns, until the link ends."""
+    # A terminal sends Ctrl-C to all processes; the parent alone decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        try:
+            uvloop.run(Worker(link.recv(), link).serve())
+        except LoadgenError as error:
+            link.send(Failed(str(error)))
+
+
+if __name__ == "__main__":
+    # Pickle needs the classes of this module to be one and the same: use its importable self.
+    from loadgen import worker
+
+    worker.main(Connection(int(sys.argv[1])))
