@@ -12,11 +12,14 @@ from typing import Final
 
 from loadgen.client import openai
 from loadgen.client.sse import EventTooLong, SSEParser
+from loadgen.client.template import ChunkTemplate
 from loadgen.live import LiveCounters
 from loadgen.record import Outcome, TokenSource
 
 MAX_JSON_BYTES: Final = 16 * 1024 * 1024
 MAX_ERROR_BYTES: Final = 64 * 1024
+_LESSONS: Final = 8
+"""A stream whose chunks have no template is not searched for one for ever."""
 
 
 class Answer:
@@ -25,8 +28,10 @@ class Answer:
     __slots__ = (
         "_body",
         "_keep_text",
+        "_lessons_left",
         "_live",
         "_parser",
+        "_template",
         "_tokens_seen",
         "_whole_answer_has_content",
         "chunk_s",
@@ -53,6 +58,8 @@ class Answer:
         self._live = live
         self._keep_text = keep_text
         self._parser = SSEParser()
+        self._template: ChunkTemplate | None = None
+        self._lessons_left = _LESSONS
         self._body = bytearray()
         self._whole_answer_has_content = False
         self._tokens_seen = 0  # by continuous usage, up to the last chunk with content
@@ -105,12 +112,24 @@ class Answer:
             limit = MAX_JSON_BYTES if self.status == 200 else MAX_ERROR_BYTES
             self._body += data[: max(0, limit - len(self._body))]
             return
+        parser = self._parser
+        if (
+            # One whole event a read is the rule; were there more in it, the template would not fit.
+            self._template is not None
+            and parser.is_between_events
+            and data.startswith(b"data: ")
+            and data.endswith(b"\n\n")
+            and self._take_plain(data[6:-2], at_s)
+        ):
+            return
         try:
-            events = self._parser.feed(data)
+            events = parser.feed(data)
         except EventTooLong as error:
             self._fail(Outcome.MALFORMED, str(error))
             return
         for _, event in events:
+            if self._template is not None and self._take_plain(event, at_s):
+                continue
             if event == openai.DONE:
                 self.saw_done = True
                 self.done_s = self.done_s or at_s
@@ -121,6 +140,9 @@ class Answer:
                 self._fail(Outcome.MALFORMED, str(error))
                 continue
             self._take(delta, at_s)
+            if delta.has_content and self._lessons_left:
+                self._lessons_left -= 1
+                self._template = ChunkTemplate.learn(event, delta)
 
     def end(self, at_s: float, *, is_whole: bool) -> None:
         """Nothing more will come; `is_whole`: the body came to its own end."""
@@ -171,6 +193,26 @@ class Answer:
         if self.output_tokens is not None and self.output_tokens == len(self.chunk_s):
             return (1,) * len(self.chunk_s)
         return None
+
+    def _take_plain(self, event: bytes, at_s: float) -> bool:
+        """Take an event that the template fits, one token further than the last; else False."""
+        template = self._template
+        assert template is not None
+        tokens = self._tokens_seen + 1
+        text = template.match(event, tokens)
+        if not text:
+            return False
+        self.chunk_s.append(at_s)
+        if template.tells_tokens:
+            self._tokens_seen = self.output_tokens = tokens
+            self.usage_events += 1
+            self.chunk_tokens.append(1)
+        live = self._live
+        live.chunks += 1
+        live.tokens += 1
+        if self._keep_text:
+            self.text.append(text.decode())
+        return True
 
     def _take(self, delta: openai.Delta, at_s: float) -> None:
         if delta.error is not None:

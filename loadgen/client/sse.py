@@ -26,7 +26,15 @@ class EventTooLong(ValueError):
 class SSEParser:
     """Feed it bytes as they come; it gives the events that they complete."""
 
-    __slots__ = ("_at_start", "_data", "_data_bytes", "_skip_lf", "_tail", "_type")
+    __slots__ = (
+        "_at_start",
+        "_data",
+        "_data_bytes",
+        "_skip_lf",
+        "_tail",
+        "_type",
+        "is_between_events",
+    )
 
     def __init__(self) -> None:
         self._tail = b""  # the line that has not ended yet
@@ -35,20 +43,21 @@ class SSEParser:
         self._type = b""
         self._skip_lf = False  # the last byte was a CR that ended a line: an LF now belongs to it
         self._at_start = True
+        self.is_between_events = False
+        """Nothing is pending: what comes next begins an event."""
 
     def feed(self, chunk: bytes) -> list[Event]:
         """Take `chunk` and return the events that end in it; raises EventTooLong."""
         # Nearly every read holds whole events of one data line each, ended by LF LF.
         if (
-            not self._tail
-            and not self._data
-            and not self._type
-            and not self._skip_lf
+            (self.is_between_events or self._at_start)
+            and not self._tail
             and chunk.startswith(b"data: ")
             and chunk.endswith(b"\n\n")
             and b"\r" not in chunk
         ):
             self._at_start = False
+            self.is_between_events = True
             blocks = chunk[6:-2].split(b"\n\ndata: ")
             for block in blocks:
                 if b"\n" in block:
@@ -83,6 +92,9 @@ class SSEParser:
                 if self._data:
                     events.append((self._type, b"\n".join(self._data)))
                 self._reset_event()
+        self.is_between_events = not (
+            self._tail or self._data or self._type or self._skip_lf or self._at_start
+        )
         if self._data_bytes + len(self._tail) > MAX_EVENT_BYTES:
             raise EventTooLong(f"a server-sent event has over {MAX_EVENT_BYTES} bytes")
         return events
