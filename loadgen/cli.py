@@ -21,6 +21,7 @@ import uvloop
 from rich.console import Console
 
 from loadgen import __version__
+from loadgen.ceiling import save
 from loadgen.config import (
     DEFAULT_API_KEY_ENV,
     GeneratorConfig,
@@ -34,7 +35,8 @@ from loadgen.flags import Parser, add_flags, take, validate
 from loadgen.progress import Progress
 from loadgen.report import Result, rebuild
 from loadgen.report.text import print_result
-from loadgen.run import Finished, run
+from loadgen.run import Finished, describe_load, run
+from loadgen.selfcheck import check
 from loadgen.trace import write_trace
 from loadgen.trace.generate import describe, generate
 from loadgen.verdict import Grade
@@ -75,6 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_compare(commands)
     _add_report(commands)
+    _add_selfcheck(commands)
     return parser
 
 
@@ -134,8 +137,31 @@ def report(arguments: argparse.Namespace) -> int:
     return INVALID if result.verdict.grade is Grade.INVALID else 0
 
 
+def selfcheck(arguments: argparse.Namespace) -> int:
+    """Measure this machine's ceiling and error, and keep the result for later runs."""
+    result = check(Progress(quiet=arguments.quiet))
+    path = save(result)
+    if arguments.json:
+        _print_json({"path": str(path), **result})
+        return 0
+    for name in ("worker", "in all"):
+        key = name.replace("worker", "per_worker").replace(" ", "_")
+        print(
+            f"ceiling {name}: {result[f'events_per_s_{key}']:,} events/s, "
+            f"{result[f'requests_per_s_{key}']:,} requests/s of 4 tokens"
+        )
+    print(
+        f"error of TTFT at 10,000 events/s: p50 {result['ttft_err_p50_ms']:.2f} ms, "
+        f"p99 {result['ttft_err_p99_ms']:.2f} ms; schedule lag p99 {result['lag_p99_ms']:.2f} ms"
+    )
+    print(f"kept in {path}: later runs on this machine carry it")
+    return 0
+
+
 def _finish(arguments: argparse.Namespace, targets: list[dict[str, str]]) -> int:
     config = _run_config(arguments, targets)
+    if arguments.dry_run:
+        return _say_what_would_be_sent(config, as_json=arguments.json)
     progress = Progress(quiet=arguments.quiet)
     finished: Finished = uvloop.run(run(config, arguments.command_line, progress))
     result = rebuild(finished.path)
@@ -143,6 +169,19 @@ def _finish(arguments: argparse.Namespace, targets: list[dict[str, str]]) -> int
     if finished.was_interrupted:
         return INTERRUPTED
     return INVALID if result.verdict.grade is Grade.INVALID else 0
+
+
+def _say_what_would_be_sent(config: RunConfig, *, as_json: bool) -> int:
+    load = describe_load(config)
+    if as_json:
+        _print_json(load)
+        return 0
+    for name, url in load.pop("targets").items():
+        print(f"target {name}: {url}")
+    for name, value in load.items():
+        shown = f"{value:,}" if isinstance(value, int) else value
+        print(f"{name.replace('_', ' ')}: {'as long as it takes' if value is None else shown}")
+    return 0
 
 
 def _run_config(arguments: argparse.Namespace, targets: list[dict[str, str]]) -> RunConfig:
@@ -242,6 +281,9 @@ def _add_run_flags(command: argparse.ArgumentParser, call: Any) -> None:
         help="trace file (JSONL); without it, one is drawn by the trace flags",
     )
     command.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    command.add_argument(
+        "--dry-run", action="store_true", help="say what would be sent, and send nothing"
+    )
     command.add_argument("--quiet", action="store_true", help="show no progress")
     command.add_argument(
         "--api-key",
@@ -266,3 +308,17 @@ def _add_report(commands: Any) -> None:
     command.add_argument("run_directory", type=Path, metavar="RUN_DIR", help="a directory in runs/")
     command.add_argument("--json", action="store_true", help="print JSON instead of the table")
     command.set_defaults(call=report)
+
+
+def _add_selfcheck(commands: Any) -> None:
+    command = commands.add_parser(
+        "selfcheck",
+        help="measure this machine's ceiling and error",
+        description="Measure, in under 20 s, how many events and requests a second this machine's "
+        "client can take, and how far its times are off, against a server whose timing is known. "
+        "Run it on a quiet machine; later runs carry the result and are judged by it.",
+        epilog="example: loadgen selfcheck",
+    )
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.add_argument("--quiet", action="store_true", help="show no progress")
+    command.set_defaults(call=selfcheck)

@@ -54,6 +54,8 @@ class Run:
     """How each worker fared in each turn that it finished."""
     stopped: str | None = None
     """Why the run ended before its trace did, if it did."""
+    epoch_s: float | None = None
+    """The run's start on the monotonic clock of the machine it ran on."""
 
     def of_target(self, name: str) -> list[RequestRecord]:
         """Measured records of one target, in the order of the trace."""
@@ -93,6 +95,10 @@ class EventLog:
 
     def __init__(self, run_path: Path) -> None:
         self._path = run_path / EVENTS
+
+    def run_began(self, epoch_s: float) -> None:
+        """`epoch_s` is the run's start on this machine's monotonic clock, for other processes."""
+        self._append({"event": "run", "epoch_s": epoch_s})
 
     def turn_began(self, target: str, block: int, repeat: int, origin_s: float) -> None:
         """`origin_s` counts from the run's start: the due times of the turn count from there."""
@@ -159,8 +165,16 @@ def read_run(path: Path) -> Run:
         if event.get("event") == "worker"
     ]
     reasons = [event["reason"] for event in events if event.get("event") == "stopped"]
-    stopped = reasons[0] if reasons else None
-    return Run(path, header, tuple(records), torn, tuple(health), stopped)
+    epochs = [event["epoch_s"] for event in events if event.get("event") == "run"]
+    return Run(
+        path,
+        header,
+        tuple(records),
+        torn,
+        tuple(health),
+        reasons[0] if reasons else None,
+        epochs[0] if epochs else None,
+    )
 
 
 def _read_lines(file: Path) -> tuple[list[dict[str, Any]], bool]:

@@ -17,9 +17,10 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from loadgen import __version__
+from loadgen.ceiling import load_stored
 from loadgen.client.client import Client
 from loadgen.client.http import library_name
 from loadgen.client.negotiate import Agreement, negotiate
@@ -74,6 +75,25 @@ class Plan:
     redactor: Redactor
 
 
+def describe_load(config: RunConfig) -> dict[str, Any]:
+    """What a run would send, without sending anything; raises LoadgenError."""
+    workload = _workload(config)
+    trace = workload.trace
+    targets = len(config.targets)
+    return {
+        "targets": {target.name: clean_url(target.base_url) for target in config.targets},
+        "trace": workload.name,
+        "trace_sha256": sha256_of(workload.data),
+        "pace": str(config.load.pace),
+        "workers": _workers_for(config.load, trace),
+        "requests": len(trace) * targets,
+        "warm_up_requests": config.load.num_warmups * targets,
+        "prompt_tokens": int(trace.input_length.sum()) * targets,
+        "output_tokens": int(trace.output_length.sum()) * targets,
+        "duration_s": trace.duration_s * targets if config.load.pace is Pace.OPEN else None,
+    }
+
+
 async def plan(config: RunConfig, progress: Progress) -> Plan:
     """Settle everything that can fail before a run; raises LoadgenError, and writes nothing."""
     workload = _workload(config)
@@ -121,7 +141,9 @@ async def run(config: RunConfig, command: Sequence[str], progress: Progress) -> 
         for worker in range(planned.workers)
     ]
     async with Workers(assignments) as workers:
-        conductor = Conductor(planned, workers, EventLog(path), progress, epoch_s)
+        log = EventLog(path)
+        log.run_began(epoch_s)
+        conductor = Conductor(planned, workers, log, progress, epoch_s)
         with conductor.signals_stop():
             await conductor.take_all_turns()
     return Finished(path, conductor.was_interrupted)
@@ -282,4 +304,5 @@ def _header(
             "http": library_name(),
         },
         machine=describe_machine(),
+        self_check=load_stored(),
     )
