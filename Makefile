@@ -1,5 +1,6 @@
 # make demo    compare a static-batch server with vLLM on this machine's CPU
 # make test    everything that CI runs
+# make bench-client   the client's cost and exactness, a quarter of an hour
 # make clean   remove what was made here, and the model's cache
 #
 # The demo's workload: make demo N=200 RATE=inf CV=1.5 SEED=42 BATCH_SIZE=16
@@ -12,10 +13,10 @@ BATCH_SIZE ?= 16
 
 CACHE = $${LOADGEN_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/loadgen}
 
-.PHONY: help setup demo test test-fast check clean
+.PHONY: help setup demo test test-fast check bench-client clean
 
 help:
-	@sed -n '1,5s/^# \{0,1\}//p' Makefile
+	@sed -n '1,6s/^# \{0,1\}//p' Makefile
 
 setup:
 	@scripts/setup
@@ -33,6 +34,10 @@ test-fast:
 check:
 	@scripts/setup tools
 	@scripts/check
+
+bench-client:
+	@scripts/setup tools
+	@.venv/bin/python -m bench.client
 
 clean:
 	rm -rf .venv .venv-servers runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

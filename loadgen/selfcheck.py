@@ -122,7 +122,10 @@ def check(progress: Progress) -> dict[str, Any]:
 
 def measure(load: Load) -> Measured:
     """Put one load on a truth server of its own, and read what the records say."""
-    with tempfile.TemporaryDirectory(prefix="loadgen-selfcheck-") as scratch, _truth(load) as url:
+    with (
+        tempfile.TemporaryDirectory(prefix="loadgen-selfcheck-") as scratch,
+        truth_server(load) as url,
+    ):
         finished = asyncio.run(run(_config(load, url, Path(scratch)), [], Progress(quiet=True)))
         stats = _truth_stats(url)
         return _read(load, read_run(finished.path), stats["cpu_s"])
@@ -152,7 +155,7 @@ def _config(load: Load, url: str, scratch: Path) -> RunConfig:
 
 
 @contextmanager
-def _truth(load: Load) -> Iterator[str]:
+def truth_server(load: Load) -> Iterator[str]:
     """A truth server as a process of its own; its URL."""
     process = subprocess.Popen(
         [
