@@ -122,10 +122,8 @@ def check(progress: Progress) -> dict[str, Any]:
 
 def measure(load: Load) -> Measured:
     """Put one load on a truth server of its own, and read what the records say."""
-    with (
-        tempfile.TemporaryDirectory(prefix="loadgen-selfcheck-") as scratch,
-        truth_server(load) as url,
-    ):
+    scratch_directory = tempfile.TemporaryDirectory(prefix="loadgen-selfcheck-")
+    with scratch_directory as scratch, truth_server(load) as url:
         finished = asyncio.run(run(_config(load, url, Path(scratch)), [], Progress(quiet=True)))
         stats = _truth_stats(url)
         return _read(load, read_run(finished.path), stats["cpu_s"])
