@@ -1,0 +1,119 @@
+"""The documentation names what the program has: every flag, outcome, figure and threshold."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadgen.cli import build_parser
+from loadgen.record import Outcome, TokenSource
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def commands(
+    parser: argparse.ArgumentParser, words: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
+    """Every command, with its words."""
+    yield words, parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, child in action.choices.items():
+                yield from commands(child, (*words, name))
+
+
+ALL = dict(commands(build_parser()))
+DOING = {words: parser for words, parser in ALL.items() if parser.get_default("call")}
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
+
+
+def section(words: tuple[str, ...]) -> str:
+    """The part of docs/cli.md that speaks of one command."""
+    parts = re.split(r"^## ", page("cli.md"), flags=re.MULTILINE)
+    return next(part for part in parts if part.startswith(f"loadgen {' '.join(words)}\n"))
+
+
+@pytest.mark.parametrize("words", DOING, ids=" ".join)
+def test_every_flag_is_documented(words: tuple[str, ...]) -> None:
+    """Each flag of a command, and each alias, stands in the command's part of docs/cli.md."""
+    part = section(words)
+    for action in DOING[words]._actions:
+        for name in action.option_strings:
+            if name not in ("-h", "--help"):
+                assert re.search(rf"`{re.escape(name)}[` ]", part), name
+
+
+@pytest.mark.parametrize("words", DOING, ids=" ".join)
+def test_every_documented_flag_exists(words: tuple[str, ...]) -> None:
+    """The documentation speaks of no flag that the command does not have."""
+    known = {name for action in DOING[words]._actions for name in action.option_strings}
+    assert set(re.findall(r"`(--[a-z0-9-]+)", section(words))) <= known
+
+
+@pytest.mark.parametrize("words", DOING, ids=" ".join)
+def test_every_command_has_an_example(words: tuple[str, ...]) -> None:
+    """Each command's help ends with an example, which the command's own parser takes."""
+    epilog = DOING[words].epilog or ""
+    assert "example:" in epilog
+    example = epilog.partition("example:")[2].split()
+    assert example[: 1 + len(words)] == ["loadgen", *words]
+    assert callable(build_parser().parse_args(example[1:]).call)
+
+
+def test_the_program_itself_has_an_example() -> None:
+    """`loadgen --help` ends with an example as well."""
+    assert "example:" in (build_parser().epilog or "")
+
+
+@pytest.mark.parametrize("words", DOING, ids=" ".join)
+def test_every_flag_says_what_it_does(words: tuple[str, ...]) -> None:
+    """No flag is without help."""
+    for action in DOING[words]._actions:
+        assert action.help, action.option_strings
+
+
+def test_the_page_of_flags_is_fresh() -> None:
+    """docs/cli.md is what scripts/write_cli_docs.py writes today."""
+    spec = importlib.util.spec_from_file_location(
+        "write_cli_docs", ROOT / "scripts" / "write_cli_docs.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert page("cli.md") == module.text()
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_every_outcome_is_documented(outcome: Outcome) -> None:
+    """docs/metrics.md says when each outcome is given."""
+    assert f"`{outcome}`" in page("metrics.md")
+
+
+@pytest.mark.parametrize("source", TokenSource)
+def test_every_token_source_is_documented(source: TokenSource) -> None:
+    """docs/metrics.md says what each source of token counts means."""
+    assert f"`{source}`" in page("metrics.md")
+
+
+def test_every_rule_of_the_verdict_is_documented() -> None:
+    """Each rule that the verdict may name stands in docs/verdict.md, and no other does."""
+    source = (ROOT / "loadgen" / "verdict.py").read_text()
+    said = set(re.findall(r'(?:weigh\(|say\()\s*(?:Grade\.\w+,\s*)?"([a-z_]+)"', source))
+    said |= set(re.findall(r'^\s+"([a-z_]+)",$', source, re.MULTILINE))
+    documented = set(re.findall(r"^\| `([a-z_]+)` \|", page("verdict.md"), re.MULTILINE))
+    assert said
+    assert documented == said
+
+
+def test_the_map_of_the_code_is_short() -> None:
+    """docs/architecture.md stays a map: at most 150 lines."""
+    assert len(page("architecture.md").splitlines()) <= 150

@@ -1,0 +1,119 @@
+"""The rows of the results table: what is shown, and a dash for what does not exist."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from made_records import made_header, made_record, made_run
+from rich.console import Console
+
+from loadgen.record import Outcome, TokenSource
+from loadgen.report import rebuild
+from loadgen.report.figures import answer_of, columns_of, failures_of, rows_of
+from loadgen.report.text import print_result
+from loadgen.stats import Summary, summarise
+
+PERCENTILES = (50.0, 90.0, 99.0)
+SLOW = summarise([made_record(n, start=0.001, chunks=(2.001, 3.001, 4.001)) for n in range(2)])
+FAST = summarise([made_record(n, start=0.001, chunks=(1.001, 1.501, 2.001)) for n in range(2)])
+NOTHING = summarise([made_record(0, outcome=Outcome.CONNECT)])
+
+
+def cells(
+    summaries: dict[str, Summary], percentiles: tuple[float, ...] = PERCENTILES
+) -> dict[str, tuple[str, ...]]:
+    return {row.title: row.cells for row in rows_of(summaries, percentiles)}
+
+
+def test_columns() -> None:
+    """Targets come first, then the ratio of each to the first."""
+    assert columns_of({"a": SLOW}) == ["a"]
+    assert columns_of({"a": SLOW, "b": FAST, "c": FAST}) == ["a", "b", "c", "b / a", "c / a"]
+
+
+def test_rows_of_two_targets() -> None:
+    """Counts and rates as they are, latencies in ms, ratios with an x."""
+    found = cells({"a": SLOW, "b": FAST})
+    assert found["requests ok"] == ("2", "2", "1.00x")
+    assert found["duration, s"] == ("4.00", "2.00", "0.50x")
+    assert found["requests/s"] == ("0.500", "1.000", "2.00x")
+    assert found["output tokens/s"] == ("1.5", "3.0", "2.00x")
+    assert found["TTFT p50, ms"] == ("2,000.0", "1,000.0", "0.50x")
+    assert found["ITL mean, ms"] == ("1,000.0", "500.0", "0.50x")
+    assert found["TPOT p99, ms"] == ("1,000.0", "500.0", "0.50x")
+    assert found["E2E p90, ms"] == ("4,000.0", "2,000.0", "0.50x")
+    assert found["schedule lag p99, ms"] == ("1.0", "1.0", "")
+
+
+def test_every_row_has_a_cell_for_every_column() -> None:
+    """No cell is missing, whatever the targets have."""
+    for summaries in ({"a": SLOW}, {"a": NOTHING, "b": FAST}, {"a": SLOW, "b": NOTHING, "c": FAST}):
+        width = len(columns_of(summaries))
+        assert {len(row.cells) for row in rows_of(summaries, PERCENTILES)} == {width}
+
+
+def test_a_dash_for_what_does_not_exist() -> None:
+    """A missing figure is a dash; a count of 0 is a 0."""
+    found = cells({"a": SLOW, "b": NOTHING})
+    assert found["requests ok"] == ("2", "0", "0.00x")
+    assert found["requests failed"] == ("0", "1", "-")
+    assert found["TTFT p50, ms"] == ("2,000.0", "-", "-")
+    assert found["requests/s"] == ("0.500", "-", "-")
+
+
+def test_asked_percentiles_are_the_rows() -> None:
+    """The table shows the percentiles that were asked for, and no other."""
+    summary = summarise([made_record(0, chunks=(1.0, 2.0))], (99.9,))
+    found = cells({"a": summary}, (99.9,))
+    assert "TTFT p99.9, ms" in found
+    assert "TTFT p50, ms" not in found
+
+
+def test_the_answer_in_one_sentence() -> None:
+    """The sentence gives the ratio of output tokens a second."""
+    assert (
+        answer_of({"a": SLOW, "b": FAST}) == "On this trace b gave 2.00x the output tokens/s of a."
+    )
+    assert answer_of({"a": SLOW}) == ""
+    assert "cannot be compared" in answer_of({"a": NOTHING, "b": FAST})
+
+
+def test_failures_by_outcome() -> None:
+    """Failures are counted by outcome; a run without any gives nothing."""
+    records = [made_record(0, chunks=(1.0,))] + [
+        made_record(n, outcome=outcome)
+        for n, outcome in enumerate([Outcome.TRUNCATED, Outcome.HTTP_5XX, Outcome.HTTP_5XX], 1)
+    ]
+    assert failures_of(summarise(records)) == "http_5xx 2, truncated 1"
+    assert failures_of(SLOW) == ""
+
+
+@pytest.mark.parametrize("name", ["a", "[red]a[/red]", "a[/]"], ids=repr)
+def test_the_terminal_shows_names_as_they_are(name: str, tmp_path: Path) -> None:
+    """Square brackets in a target's name are text, not the terminal library's mark-up."""
+    records = [
+        made_record(0, target=name, chunks=(1.0, 2.0)),
+        made_record(1, target=name, end=1.0, outcome=Outcome.HTTP_5XX),
+    ]
+    path = made_run(tmp_path / "run", made_header(name, requests=3), records)
+    out = io.StringIO()
+    print_result(rebuild(path), Console(file=out, width=100))
+    shown = out.getvalue()
+    assert f"{name} failures: http_5xx 1" in shown
+    assert "Verdict: INVALID" in shown
+    assert f"INVALID {name}: 1 of 2 requests failed (50.0%): http_5xx 1" in shown
+
+
+def test_the_terminal_says_what_itl_stands_on(tmp_path: Path) -> None:
+    """Where the server does not tell the tokens of a chunk, the table says it; else it does not."""
+    shown = {}
+    for source in (TokenSource.USAGE, TokenSource.CONTINUOUS_USAGE):
+        records = [made_record(0, chunks=(1.0, 2.0), token_source=source)]
+        path = made_run(tmp_path / source, made_header("a"), records)
+        out = io.StringIO()
+        print_result(rebuild(path), Console(file=out, width=100))
+        shown[source] = out.getvalue()
+    assert "ITL counts each as one" in shown[TokenSource.USAGE]
+    assert "ITL counts each as one" not in shown[TokenSource.CONTINUOUS_USAGE]
