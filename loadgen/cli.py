@@ -23,12 +23,12 @@ from rich.console import Console
 from loadgen import __version__
 from loadgen.ceiling import save
 from loadgen.config import (
-    DEFAULT_API_KEY_ENV,
     GeneratorConfig,
     LoadConfig,
     OutputConfig,
     RequestConfig,
     RunConfig,
+    TargetConfig,
 )
 from loadgen.errors import ConfigError, LoadgenError
 from loadgen.flags import Parser, add_flags, take, validate
@@ -109,25 +109,26 @@ def trace_generate(arguments: argparse.Namespace) -> int:
 
 def run_one(arguments: argparse.Namespace) -> int:
     """Replay a trace on one target."""
-    targets = [{"name": "target", "base_url": arguments.base_url}]
-    return _finish(arguments, targets)
+    target = {"name": "target", "base_url": arguments.base_url}
+    return _finish(arguments, [validate(TargetConfig, target)])
 
 
 def compare(arguments: argparse.Namespace) -> int:
     """Replay one trace on several targets, in turn."""
-    targets = []
-    for text in arguments.target:
-        name, separator, url = text.partition("=")
-        if not separator:
-            raise ConfigError(
-                f"--target: {text!r} is not NAME=URL, as in vllm=http://127.0.0.1:8000"
-            )
-        targets.append({"name": name, "base_url": url})
+    targets = [_target_of(text) for text in arguments.target]
     if len(targets) < 2:
-        raise ConfigError(
-            "--target: a comparison needs two targets or more; for one, `loadgen run`"
-        )
+        raise ConfigError("--target: a comparison needs two or more; for one, `loadgen run`")
     return _finish(arguments, targets)
+
+
+def _target_of(text: str) -> TargetConfig:
+    name, separator, url = text.partition("=")
+    if not separator or "://" in name:
+        raise ConfigError("--target: each must be NAME=URL, as in vllm=http://127.0.0.1:8000")
+    try:
+        return validate(TargetConfig, {"name": name, "base_url": url})
+    except ConfigError as error:
+        raise ConfigError(f"--target NAME=URL: {error}") from None
 
 
 def report(arguments: argparse.Namespace) -> int:
@@ -158,7 +159,7 @@ def selfcheck(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _finish(arguments: argparse.Namespace, targets: list[dict[str, str]]) -> int:
+def _finish(arguments: argparse.Namespace, targets: list[TargetConfig]) -> int:
     config = _run_config(arguments, targets)
     if arguments.dry_run:
         return _say_what_would_be_sent(config, as_json=arguments.json)
@@ -184,10 +185,13 @@ def _say_what_would_be_sent(config: RunConfig, *, as_json: bool) -> int:
     return 0
 
 
-def _run_config(arguments: argparse.Namespace, targets: list[dict[str, str]]) -> RunConfig:
+def _run_config(arguments: argparse.Namespace, targets: list[TargetConfig]) -> RunConfig:
     drawn = take(GeneratorConfig, arguments)
+    request = validate(RequestConfig, take(RequestConfig, arguments))
     if arguments.api_key is not None:  # from here on it is in the environment only
-        os.environ[getattr(arguments, "api_key_env", DEFAULT_API_KEY_ENV)] = arguments.api_key
+        if not (arguments.api_key.isascii() and arguments.api_key.isprintable()):
+            raise ConfigError("--api-key: must be printable ASCII")
+        os.environ[request.api_key_env] = arguments.api_key
     if arguments.trace is not None and drawn:
         flag = "--" + next(iter(drawn)).replace("_", "-")
         raise ConfigError(f"{flag}: the trace is given by {arguments.trace}; leave one of them out")
@@ -195,11 +199,11 @@ def _run_config(arguments: argparse.Namespace, targets: list[dict[str, str]]) ->
         RunConfig,
         {
             "trace": arguments.trace,
-            "generate": drawn,
+            "generate": validate(GeneratorConfig, drawn),
             "targets": targets,
-            "request": take(RequestConfig, arguments),
-            "load": take(LoadConfig, arguments),
-            "output": take(OutputConfig, arguments),
+            "request": request,
+            "load": validate(LoadConfig, take(LoadConfig, arguments)),
+            "output": validate(OutputConfig, take(OutputConfig, arguments)),
         },
     )
 

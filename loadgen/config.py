@@ -7,6 +7,9 @@ Secrets never live here: a key is named by its environment variable.
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -20,9 +23,11 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
     PositiveFloat,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 DEFAULT_API_KEY_ENV: Final = "OPENAI_API_KEY"
 
@@ -42,13 +47,22 @@ class ArrivalLaw(StrEnum):
     CONSTANT = "constant"
 
 
-def _positive(value: float) -> float:
-    if not value > 0:  # NaN is not
-        raise ValueError("must be over 0, or inf")
+def _rate(value: float) -> float:
+    if not (SLOWEST <= value <= FASTEST or value == math.inf):  # NaN is neither
+        raise ValueError(f"must lie between {SLOWEST:g} and {FASTEST:g} a second, or be inf")
     return value
 
 
-Rate = Annotated[float, AllowInfNan(True), AfterValidator(_positive)]
+def _told(value: float) -> float | str:
+    return "inf" if value == math.inf else value
+
+
+SLOWEST: Final = 1e-6
+FASTEST: Final = 1e9
+Rate = Annotated[float, AllowInfNan(True), AfterValidator(_rate), PlainSerializer(_told)]
+"""Arrivals a second; JSON has no infinity, so it is told as a word."""
+Spread = Annotated[float, Field(gt=0, le=1000)]
+"""A coefficient of variation: beyond this a drawn sample says nothing of its law."""
 Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
@@ -73,10 +87,10 @@ class GeneratorConfig(Strict):
     arrival: ArrivalLaw = Field(
         ArrivalLaw.LOGNORMAL, description="law of the gaps between arrivals"
     )
-    arrival_cv: PositiveFloat = Field(
+    arrival_cv: Spread = Field(
         1.5, description="coefficient of variation of the gaps (lognormal and gamma)"
     )
-    burstiness: PositiveFloat | None = Field(
+    burstiness: Annotated[float, Field(ge=1e-6, le=1e6)] | None = Field(
         None, description="as in vLLM: gamma gaps of this shape, that is CV = 1 / sqrt(burstiness)"
     )
     seed: int = Field(42, ge=0, lt=2**32, description="the same seed draws the same trace")
@@ -105,21 +119,27 @@ class GeneratorConfig(Strict):
         for side in ("input", "output"):
             low, high = getattr(self, f"{side}_min"), getattr(self, f"{side}_max")
             if low > high:
-                raise ValueError(f"{side}_min is {low}, over {side}_max, which is {high}")
+                raise _conflict(f"{side}_min", f"is {low}, over {side}_max, which is {high}")
             laws = {f"{side}_{part}" for part in ("mu", "sigma", "min", "max")} & said
             if getattr(self, f"{side}_len") is not None and laws:
-                raise ValueError(
-                    f"{side}_len fixes the lengths; leave out {', '.join(sorted(laws))}"
-                )
+                raise _conflict(f"{side}_len", "fixes the lengths; leave out", laws)
         if self.preset is not None:
             laws = {name for name in said if name.startswith(("input_", "output_"))}
             if laws:
-                raise ValueError(
-                    f"preset {self.preset} fixes the lengths; leave out {', '.join(sorted(laws))}"
-                )
+                raise _conflict("preset", "fixes the lengths; leave out", laws)
         if self.burstiness is not None and {"arrival", "arrival_cv"} & said:
-            raise ValueError("burstiness means gamma gaps; leave out arrival and arrival_cv")
+            laws = {"arrival", "arrival_cv"} & said
+            raise _conflict("burstiness", "means gamma gaps; leave out", laws)
+        if self.arrival in (ArrivalLaw.CONSTANT, ArrivalLaw.EXPONENTIAL) and "arrival_cv" in said:
+            raise _conflict("arrival_cv", f"has no meaning for {self.arrival} gaps; leave it out")
         return self
+
+
+def _conflict(field: str, text: str, others: Iterable[str] = ()) -> PydanticCustomError:
+    """Fields that do not go together; `flags.py` tells them by their flags."""
+    return PydanticCustomError(
+        "conflict", "{text}", {"field": field, "text": text, "others": sorted(others)}
+    )
 
 
 def _json_object(value: Any) -> Any:
@@ -137,22 +157,39 @@ def _pairs(value: Any) -> Any:
         return value
     mapping = {}
     for item in value:
-        key, separator, text = str(item).partition("=")
-        if not separator:
-            key, separator, text = str(item).partition(":")
+        key, separator, text = re.match(r"([^=:]*)([=:]?)(.*)", str(item), re.DOTALL).groups()  # type: ignore[union-attr]
         if not separator or not key.strip():
-            raise ValueError(f"{item!r} is not KEY=VALUE")
+            raise ValueError("each value must be KEY=VALUE; a file goes before the flags")
         mapping[key.strip()] = text.strip()
     return mapping
 
 
+def _header_fields(fields: dict[str, str]) -> dict[str, str]:
+    for name, value in fields.items():
+        if not _TOKEN.fullmatch(name):
+            raise ValueError("a header's name has letters, digits and dashes")
+        if not value.isascii() or not value.isprintable():
+            raise ValueError(f"the value of {name} must be printable ASCII")
+    return fields
+
+
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""RFC 9110, section 5.6.2."""
 Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
+Headers = Annotated[Pairs, AfterValidator(_header_fields)]
 
 
 def _http_url(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or " " in url:
-        raise ValueError("needs a URL such as http://127.0.0.1:8000")
+    problem = "needs a URL such as http://127.0.0.1:8000"
+    if not url.isprintable() or " " in url:
+        raise ValueError(problem)
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise ValueError(f"{problem} ({error})") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise ValueError(problem)
     return url
 
 
@@ -198,7 +235,7 @@ class RequestConfig(Strict):
         description="hold every output to its asked length; by default, where all targets can",
     )
     stream: bool = Field(True, description="stream the answers; without it there is no TTFT")
-    header: Pairs = Field(
+    header: Headers = Field(
         default_factory=dict, description="extra header, K=V", json_schema_extra={"metavar": "K=V"}
     )
     extra_body: Annotated[dict[str, Any] | None, BeforeValidator(_json_object)] = Field(
@@ -206,7 +243,7 @@ class RequestConfig(Strict):
         description="further fields of the request body",
         json_schema_extra={"metavar": "JSON"},
     )
-    api_key_env: str = Field(
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = Field(
         DEFAULT_API_KEY_ENV,
         description="environment variable that holds the API key",
         json_schema_extra={"metavar": "NAME"},
@@ -287,7 +324,9 @@ class LoadConfig(Strict):
     @model_validator(mode="after")
     def _agree(self) -> LoadConfig:
         if self.closed_loop and self.max_concurrency is None:
-            raise ValueError("closed_loop needs max_concurrency: how many to keep in flight")
+            raise _conflict(
+                "closed_loop", "needs a number to keep in flight: give", ["max_concurrency"]
+            )
         if self.gang is not None:
             others = {
                 "closed_loop",
@@ -300,10 +339,10 @@ class LoadConfig(Strict):
                     f"gang is a pace of its own; leave out {', '.join(sorted(others))}"
                 )
         elif self.gang_pad:
-            raise ValueError("gang_pad needs gang: the size")
+            raise _conflict("gang_pad", "needs a size: give", ["gang"])
         cap, workers = self.max_concurrency, self.workers
         if cap is not None and workers is not None and cap < workers:
-            raise ValueError("max_concurrency is below workers: some would have nothing to do")
+            raise _conflict("max_concurrency", f"leaves some of {workers} workers nothing to do")
         return self
 
 
@@ -351,5 +390,5 @@ class RunConfig(Strict):
     def _agree(self) -> RunConfig:
         names = [target.name for target in self.targets]
         if len(set(names)) < len(names):
-            raise ValueError(f"targets need different names, got {', '.join(names)}")
+            raise _conflict("target", f"names must differ, got {', '.join(names)}")
         return self

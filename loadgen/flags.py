@@ -8,19 +8,23 @@ not in the result, so a model can tell what was said from what is default.
 from __future__ import annotations
 
 import argparse
+import re
 import typing
 from collections.abc import Mapping
 from enum import StrEnum
 from types import UnionType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from loadgen.errors import ConfigError
-from loadgen.secrets import clean_url
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+_MAY_BE_SECRET: Final = {"header", "extra_body", "base_url", "api_key_env", "targets"}
+_MOST_SHOWN: Final = 100
 
 
 class Parser(argparse.ArgumentParser):
@@ -32,6 +36,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message} (see {self.prog} --help)")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, but a word that is no flag is an error of the command it was given to."""
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"no such flag or value: {unknown[0].partition('=')[0]}")
+        return known, unknown
 
 
 def add_flags(parser: argparse.ArgumentParser, title: str, model: type[BaseModel]) -> None:
@@ -62,21 +73,42 @@ def take(model: type[BaseModel], arguments: argparse.Namespace) -> dict[str, Any
 
 
 def validate(model: type[Model], values: Mapping[str, Any]) -> Model:
-    """`model` of these values; raises ConfigError, which names the first wrong flag."""
+    """`model` of these values; raises ConfigError, which names the first wrong flag.
+
+    What was given is repeated only where it cannot hold a secret.
+    """
     try:
         return model.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        names = [str(part) for part in first["loc"] if isinstance(part, str)]
-        message = first["msg"].removeprefix("Value error, ")
-        message = message[:1].lower() + message[1:]
-        got = first["input"]
-        said = "" if isinstance(got, dict | BaseModel) else f", got {clean_url(str(got))!r}"
-        if first["type"] == "extra_forbidden":
-            raise ConfigError(f"{'.'.join(names)}: no such key") from None
-        field = next((name for name in reversed(names) if "-" not in name), None)
-        where = f"{flag_of(field)}: " if field else ""
-        raise ConfigError(f"{where}{message}{said}") from None
+    names = [part for part in first["loc"] if isinstance(part, str)]
+    context = first.get("ctx", {})
+    if first["type"] == "conflict":
+        others = " and ".join(map(flag_of, context["others"]))
+        text = re.sub(r"\b(?:input|output)_(?:min|max)\b", lambda m: flag_of(m[0]), context["text"])
+        raise ConfigError(f"{flag_of(context['field'])}: {text} {others}".rstrip())
+    if first["type"] == "extra_forbidden":
+        raise ConfigError(f"{'.'.join(names)}: no such key")
+    message = first["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    got = first["input"]
+    is_shown = isinstance(got, str | int | float) and not _MAY_BE_SECRET.intersection(names)
+    said = f", got {got!r}" if is_shown and len(str(got)) <= _MOST_SHOWN else ""
+    field = next((name for name in reversed(names) if name in _flags_of(model)), None)
+    where = f"{flag_of(field)}: " if field else ""
+    raise ConfigError(f"{where}{message}{said}")
+
+
+def _flags_of(model: type[BaseModel]) -> set[str]:
+    """Names of a model's fields, and of those of the models in it."""
+    names: set[str] = set()
+    for name, field in model.model_fields.items():
+        inner = _plain_type(field.annotation)
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            names |= _flags_of(inner)
+        else:
+            names.add(name)
+    return names
 
 
 def flag_of(name: str) -> str:

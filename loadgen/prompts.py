@@ -55,6 +55,8 @@ def load_tokenizer(path: Path) -> CountTokens:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # noqa: BLE001 - the library raises bare Exception for a bad file
         raise ConfigError(f"--tokenizer: {file}: not a tokenizer.json ({error})") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
     return lambda text: len(tokenizer.encode(text).ids)
 
 

@@ -24,6 +24,8 @@ Prepared = TypeVar("Prepared")
 
 AHEAD: Final = 1024
 """Requests built ahead of their due time, at most."""
+_IN_A_ROW: Final = 8
+"""Shots that are fired before the event loop has its turn, when many are due at once."""
 _SLACK_S: Final = 0.002
 """No request is built when the next shot is due within this."""
 
@@ -123,6 +125,7 @@ class Replay(Generic[Prepared]):
             Pace.CLOSED: self._due_by_place,
             Pace.GANG: self._due_by_gang,
         }[self._limits.pace]
+        in_a_row = 0
         while self._ahead or self._build_one():
             shot, request = self._ahead[0]
             due_s = await due_of(shot)
@@ -137,6 +140,10 @@ class Replay(Generic[Prepared]):
             task = asyncio.ensure_future(self._fire(shot, request, due_s))
             self._in_flight.add(task)
             task.add_done_callback(self._on_ended)
+            in_a_row += 1
+            if in_a_row >= _IN_A_ROW or not self._ahead:
+                in_a_row = 0
+                await asyncio.sleep(0)  # what was fired is sent, and answers come in
 
     async def _due_by_trace(self, shot: Shot) -> float | None:
         """Wait for the shot's own time, which is returned; None when the run is stopped."""

@@ -16,6 +16,8 @@ _MIN_SECRET_CHARS: Final = 4
 """Shorter values are no secrets, and striking them would shred every text."""
 
 _SECRET_WORD = re.compile(r"key|token|secret|sig|pass|auth|code|credential", re.IGNORECASE)
+_URL_WORD: Final = re.compile(r"((?:[\w.-]+=)*)(\w+://.*)", re.DOTALL)
+"""A URL, perhaps behind `--flag=` and `name=`; what follows is its own, other URLs included."""
 _SECRET_FLAGS: Final = ("--api-key", "--header", "--extra-body")
 
 
@@ -63,8 +65,7 @@ def clean_command(words: Sequence[str], redactor: Redactor) -> tuple[str, ...]:
                 word = f"{flag}={STRUCK}"
         elif strike_values:
             word = STRUCK
-        if "://" in word:
-            head, separator, url = word.rpartition("=http")
-            word = f"{head}={clean_url('http' + url)}" if separator else clean_url(word)
+        if url := _URL_WORD.match(word):
+            word = url[1] + clean_url(url[2])
         cleaned.append(redactor.strike(word))
     return tuple(cleaned)

@@ -23,9 +23,9 @@ from typing import Any, Final
 import numpy as np
 
 from loadgen import ceiling
+from loadgen.archive import Run, read_run
 from loadgen.config import RunConfig
 from loadgen.errors import LoadgenError
-from loadgen.journal import Run, read_run
 from loadgen.progress import Progress
 from loadgen.record import RequestRecord
 from loadgen.run import run
@@ -183,7 +183,7 @@ def _truth_stats(url: str) -> dict[str, Any]:
 
 
 def _read(load: Load, done: Run, truth_cpu_s: float) -> Measured:
-    records = done.of_target("truth")
+    records = list(done.of_target("truth"))
     good = [record for record in records if record.is_ok]
     wall_s = max(h.wall_s for h in done.health)
     ttft_ms, chunk_ms = _errors_ms(good, done.epoch_s or 0.0) if load.stamps else ([], [])

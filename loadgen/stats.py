@@ -8,16 +8,22 @@ None, never 0.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from loadgen.columns import OUTCOMES, SOURCES, Columns, Flags, Floats, Ints
 from loadgen.record import Outcome, RequestRecord, TokenSource
 
+Member = TypeVar("Member", Outcome, TokenSource)
+
 PERCENTILES: Final = (50.0, 90.0, 99.0)
+
+_FEWEST_CHUNKS: Final = 8
+_AT_ONCE_S: Final = 50e-6
+"""Chunks nearer than this came in one read."""
 
 LATENCIES: Final = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
 RATES: Final = ("requests_per_s", "output_tokens_per_s")
@@ -83,6 +89,11 @@ class Summary:
     prompt_tokens_asked: int
     output_tokens: int
     output_tokens_asked: int
+    ok_prompt_tokens: int
+    """This and the three below: of the successes alone."""
+    ok_prompt_tokens_asked: int
+    ok_output_tokens: int
+    ok_output_tokens_asked: int
     output_tokens_per_s: float | None
     """All output tokens over the duration: vLLM's output_throughput."""
     steady: Steady | None
@@ -96,58 +107,64 @@ class Summary:
     e2e_from_due_s: Distribution | None
     schedule_lag_s: Distribution | None
     chunks: int
+    buffered_share: float | None
+    """Of the streams of 8 chunks or more: those of which most chunks came at one moment."""
 
 
 def summarise(
-    records: Sequence[RequestRecord], percentiles: Sequence[float] = PERCENTILES
+    records: Iterable[RequestRecord] | Columns, percentiles: Sequence[float] = PERCENTILES
 ) -> Summary:
     """The figures of one target's measured records; `percentiles` in (0, 100)."""
-    sent = [record for record in records if record.outcome is not Outcome.DROPPED]
-    good = [record for record in records if record.is_ok]
-    duration_s = 0.0
-    if sent:
-        duration_s = max(record.end_s for record in sent) - min(record.start_s for record in sent)
-    output_tokens = sum(record.output_tokens_served or 0 for record in records)
+    c = Columns.of(records)
+    ok, sent = c.is_ok, c.was_sent
+    duration_s = float(c.end_s[sent].max() - c.start_s[sent].min()) if sent.any() else 0.0
+    output_tokens = _total(c.output_tokens_served)
     wanted = sorted({*PERCENTILES, *percentiles})
 
-    def over(values: Iterable[float | None]) -> Distribution | None:
-        return distribution([value for value in values if value is not None], wanted)
+    def over(values: Floats, rows: Flags = ok) -> Distribution | None:
+        chosen = values[rows]
+        return distribution(chosen[~np.isnan(chosen)], wanted)
 
     return Summary(
-        requests=len(records),
-        completed=len(good),
-        failed=len(records) - len(good),
-        outcomes=dict(Counter(record.outcome for record in records)),
+        requests=len(c),
+        completed=int(ok.sum()),
+        failed=int((~ok).sum()),
+        outcomes=_tally(c.outcome, OUTCOMES),
         duration_s=duration_s,
-        requests_per_s=_ratio(len(good), duration_s),
-        request_rate_asked=_rate([record.due_s for record in records]),
-        request_rate_sent=_rate([record.start_s for record in sent]),
-        prompt_tokens=sum(record.prompt_tokens_served or 0 for record in records),
-        prompt_tokens_asked=sum(record.prompt_tokens_asked for record in records),
+        requests_per_s=_ratio(int(ok.sum()), duration_s),
+        request_rate_asked=_rate(c.due_s),
+        request_rate_sent=_rate(c.start_s[sent]),
+        prompt_tokens=_total(c.prompt_tokens_served),
+        prompt_tokens_asked=_total(c.prompt_tokens_asked),
         output_tokens=output_tokens,
-        output_tokens_asked=sum(record.output_tokens_asked for record in records),
+        output_tokens_asked=_total(c.output_tokens_asked),
+        ok_prompt_tokens=_total(c.prompt_tokens_served[ok]),
+        ok_prompt_tokens_asked=_total(c.prompt_tokens_asked[ok]),
+        ok_output_tokens=_total(c.output_tokens_served[ok]),
+        ok_output_tokens_asked=_total(c.output_tokens_asked[ok]),
         output_tokens_per_s=_ratio(output_tokens, duration_s),
-        steady=_steady(records),
-        token_sources=dict(
-            Counter(record.token_source for record in good if record.token_source is not None)
-        ),
-        ttft_s=over(record.ttft_s for record in good),
-        ttft_from_due_s=over(record.ttft_from_due_s for record in good),
-        tpot_s=over(record.tpot_s for record in good),
-        itl_s=over(gap for record in good for gap in record.itl_s()),
-        icl_s=over(gap for record in good for gap in record.icl_s()),
-        e2e_s=over(record.e2e_s for record in good),
-        e2e_from_due_s=over(record.e2e_from_due_s for record in good),
-        schedule_lag_s=over(record.schedule_lag_s for record in sent),
-        chunks=sum(len(record.chunk_s) for record in records),
+        steady=_steady(c),
+        token_sources=_tally(c.source[ok & (c.source >= 0)], SOURCES),
+        ttft_s=over(c.ttft_s),
+        ttft_from_due_s=over(c.ttft_from_due_s),
+        tpot_s=over(c.tpot_s),
+        itl_s=distribution(c.itl_s(), wanted),
+        icl_s=distribution(c.icl_s(), wanted),
+        e2e_s=over(c.e2e_s),
+        e2e_from_due_s=over(c.e2e_from_due_s),
+        schedule_lag_s=over(c.schedule_lag_s, sent),
+        chunks=len(c.chunk_s),
+        buffered_share=_buffered_share(c),
     )
 
 
-def distribution(values: Sequence[float], percentiles: Sequence[float]) -> Distribution | None:
+def distribution(
+    values: Sequence[float] | Floats, percentiles: Sequence[float]
+) -> Distribution | None:
     """Mean and percentiles of `values`; None where there are none."""
-    if not values:
-        return None
     array = np.asarray(values, dtype=np.float64)
+    if not len(array):
+        return None
     found = np.percentile(array, percentiles)
     return Distribution(
         len(array),
@@ -179,30 +196,52 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _steady(records: Sequence[RequestRecord]) -> Steady | None:
-    """Tokens whose chunk came between the first and the last due time; None without such a span.
-
-    A chunk whose tokens are not told counts as one.
-    """
-    if not records:
+def _steady(c: Columns) -> Steady | None:
+    """Tokens whose chunk came between the first and the last due time; None without such a span."""
+    if not len(c):
         return None
-    first, last = min(r.due_s for r in records), max(r.due_s for r in records)
-    if last <= first:
+    first_s, last_s = float(c.due_s.min()), float(c.due_s.max())
+    if last_s <= first_s:
         return None
-    tokens = 0
-    for record in records:
-        for index, at_s in enumerate(record.chunk_s):
-            if first <= at_s <= last:
-                tokens += 1 if record.chunk_tokens is None else record.chunk_tokens[index]
+    is_in = (c.chunk_s >= first_s) & (c.chunk_s <= last_s)
+    tokens = int(c.chunk_tokens[is_in].sum())
     return Steady(
-        duration_s=last - first, output_tokens=tokens, output_tokens_per_s=tokens / (last - first)
+        duration_s=last_s - first_s,
+        output_tokens=tokens,
+        output_tokens_per_s=tokens / (last_s - first_s),
     )
 
 
-def _rate(times_s: Sequence[float]) -> float | None:
+def _buffered_share(c: Columns) -> float | None:
+    """Streams that a proxy seems to have held back: over half of their gaps are next to nothing.
+
+    A server that generates token by token leaves gaps; only what was kept and then let go arrives
+    in one read. A server may merge the tokens of one step, but not those of many.
+    """
+    counts = np.diff(c.first_chunk)
+    long = c.is_ok & (counts >= _FEWEST_CHUNKS)
+    if not long.any():
+        return None
+    is_close = np.concatenate((np.diff(c.chunk_s) < _AT_ONCE_S, [False]))
+    is_close[c.first_chunk[1:][counts > 0] - 1] = False  # the gap to the next request's first
+    close = np.add.reduceat(np.append(is_close, False), c.first_chunk[:-1]) * (counts > 0)
+    return float((close[long] > counts[long] / 2).mean())
+
+
+def _total(tokens: Ints) -> int:
+    """The sum of what is known."""
+    return int(tokens[tokens > 0].sum())
+
+
+def _tally(codes: Ints, members: Sequence[Member]) -> dict[Member, int]:
+    found, counts = np.unique(codes, return_counts=True)
+    return {members[code]: int(count) for code, count in zip(found, counts, strict=True)}
+
+
+def _rate(times_s: Floats) -> float | None:
     if len(times_s) < 2:
         return None
-    return _ratio(len(times_s) - 1, max(times_s) - min(times_s))
+    return _ratio(len(times_s) - 1, float(times_s.max() - times_s.min()))
 
 
 def _ratio(count: float, duration_s: float) -> float | None:

@@ -1,19 +1,19 @@
 """How far a run's numbers can be trusted: VALID, SUSPECT or INVALID, with reasons.
 
-Pure, from the summary and the header. Each rule has its thresholds in one table (`THRESHOLDS`),
-documented with their reason in `docs/verdict.md`. A verdict speaks of the *measurement*: a slow
-server is no reason, a client that was late is.
+Pure, from the header, the summaries and the workers' own state. Thresholds stand in one table
+(`THRESHOLDS`), documented with their reason in `docs/verdict.md`. A verdict speaks of the
+*measurement*: a slow server is no reason, a client that was late is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
-from loadgen.record import Outcome, RunHeader, TokenSource
-from loadgen.stats import Summary, percentile_name
+from loadgen.record import Outcome, RunHeader, TokenSource, WorkerHealth
+from loadgen.stats import Distribution, Summary, percentile_name
 
 
 class Grade(StrEnum):
@@ -35,19 +35,24 @@ class Threshold:
 
 THRESHOLDS: Final = {
     "schedule_lag_share": Threshold(
-        0.02, 0.20, "p99 of the client's lateness, as a share of the median TTFT"
+        0.02, 0.20, "p99 of the client's lateness, as a share of the median TTFT (or else E2E)"
     ),
     "rate_shortfall": Threshold(0.01, 0.05, "1 - sent rate / asked rate"),
+    "loop_lag_share": Threshold(
+        0.05, 0.50, "p99 of the event loops' lateness, as a share of the median TTFT (or else E2E)"
+    ),
+    "worker_cpu": Threshold(0.80, 0.95, "processor time / time of the busiest worker"),
+    "ceiling_share": Threshold(0.70, 1.00, "events/s a worker / the self-check's ceiling"),
     "error_share": Threshold(0.01, 0.10, "failed requests: percentiles are over survivors"),
     "length_shortfall": Threshold(0.01, 0.10, "1 - output tokens served / asked, of successes"),
     "prompt_length_error": Threshold(0.05, 0.50, "|prompt tokens served / asked - 1|"),
+    "buffered_share": Threshold(
+        0.20, 0.80, "streams whose chunks came in bursts, as from a proxy that holds them back"
+    ),
 }
 
 LAG_FLOOR_S: Final = 0.010
 """Lag below this is never a reason: it is noise on any server that is worth measuring."""
-
-_SAMPLES_PER_TAIL: Final = 1.0
-"""A percentile p of n samples needs n * (1 - p) >= this: else it is the maximum, or invented."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,103 +74,167 @@ class Verdict:
 
 
 def judge(
-    header: RunHeader, summaries: dict[str, Summary], percentiles: Sequence[float]
+    header: RunHeader,
+    summaries: dict[str, Summary],
+    percentiles: Sequence[float],
+    *,
+    health: Sequence[WorkerHealth] = (),
+    stopped: str | None = None,
 ) -> Verdict:
     """The verdict over all targets of a run."""
-    reasons = [
-        reason
-        for name, summary in summaries.items()
-        for reason in _judge_target(header, name, summary, percentiles)
-    ]
+    reasons: list[Reason] = []
+    for name, summary in summaries.items():
+        own = [state for state in health if state.target == name]
+        for rule in (
+            _completeness(header, summary, stopped),
+            _punctuality(header, summary),
+            _effort(header, summary, own),
+            _content(summary),
+            _samples(summary, percentiles),
+        ):
+            reasons += [Reason(grade, name, key, text) for grade, key, text in rule]
     order = list(Grade)
     worst = max((reason.grade for reason in reasons), key=order.index, default=Grade.VALID)
     return Verdict(worst, tuple(sorted(reasons, key=lambda r: -order.index(r.grade))))
 
 
-def _judge_target(
-    header: RunHeader, target: str, summary: Summary, percentiles: Sequence[float]
-) -> list[Reason]:
-    reasons: list[Reason] = []
+Finding = tuple[Grade, str, str]
+"""(grade, rule, what to say)"""
 
-    def say(grade: Grade, rule: str, text: str) -> None:
-        reasons.append(Reason(grade, target, rule, text))
 
-    def weigh(rule: str, value: float, text: str) -> None:
-        threshold = THRESHOLDS[rule]
-        if value > threshold.invalid:
-            say(Grade.INVALID, rule, text)
-        elif value > threshold.suspect:
-            say(Grade.SUSPECT, rule, text)
+def _weigh(rule: str, value: float, text: str) -> Iterator[Finding]:
+    threshold = THRESHOLDS[rule]
+    if value > threshold.invalid:
+        yield Grade.INVALID, rule, text
+    elif value > threshold.suspect:
+        yield Grade.SUSPECT, rule, text
 
+
+def _completeness(header: RunHeader, summary: Summary, stopped: str | None) -> Iterator[Finding]:
     if summary.completed == 0:
-        say(Grade.INVALID, "no_success", "no request succeeded")
+        yield Grade.INVALID, "no_success", "no request succeeded"
     missing = header.requests - summary.requests
     if missing > 0:
-        say(
-            Grade.INVALID if summary.requests < header.requests / 2 else Grade.SUSPECT,
-            "unfinished",
-            f"{missing} of {header.requests} requests have no record: the run was cut short",
-        )
+        grade = Grade.INVALID if summary.requests < header.requests / 2 else Grade.SUSPECT
+        why = stopped or "the run was cut short"
+        yield grade, "unfinished", f"{missing} of {header.requests} requests have no record: {why}"
     if summary.requests:
         share = summary.failed / summary.requests
-        weigh(
-            "error_share",
-            share,
-            f"{summary.failed} of {summary.requests} requests failed ({share:.1%}): "
-            + ", ".join(
-                f"{outcome} {count}"
-                for outcome, count in sorted(summary.outcomes.items())
-                if outcome is not Outcome.OK
-            ),
+        failures = ", ".join(
+            f"{outcome} {count}"
+            for outcome, count in sorted(summary.outcomes.items())
+            if outcome is not Outcome.OK
         )
-    if summary.schedule_lag_s is not None and summary.ttft_s is not None:
-        lag_s = summary.schedule_lag_s.at(99.0)
-        if lag_s > LAG_FLOOR_S:
-            weigh(
-                "schedule_lag_share",
-                lag_s / summary.ttft_s.at(50.0),
-                f"the client was late: schedule lag p99 {lag_s * 1e3:.1f} ms, "
-                f"median TTFT {summary.ttft_s.at(50.0) * 1e3:.1f} ms",
+        text = f"{summary.failed} of {summary.requests} requests failed ({share:.1%}): {failures}"
+        yield from _weigh("error_share", share, text)
+
+
+def _punctuality(header: RunHeader, summary: Summary) -> Iterator[Finding]:
+    """Whether the load was the one that was asked for, at the times that were asked for."""
+    lag = summary.schedule_lag_s
+    load = _load(header)
+    is_capped = load.get("max_concurrency") is not None and not load.get("closed_loop")
+    if is_capped:
+        if lag is not None and lag.at(99.0) > LAG_FLOOR_S:
+            text = (
+                f"the cap of {load['max_concurrency']} in flight held requests back: p99 "
+                f"{_ms(lag.at(99.0))}; latencies from due hold that wait, the others do not"
             )
+            yield Grade.SUSPECT, "held_back", text
+        return
+    typical, name = _typical(summary)
+    if lag is not None and typical is not None and lag.at(99.0) > LAG_FLOOR_S:
+        text = (
+            f"the client was late: schedule lag p99 {_ms(lag.at(99.0))}, "
+            f"median {name} {_ms(typical.at(50.0))}"
+        )
+        yield from _weigh("schedule_lag_share", lag.at(99.0) / typical.at(50.0), text)
     if summary.request_rate_asked and summary.request_rate_sent:
         shortfall = 1 - summary.request_rate_sent / summary.request_rate_asked
-        weigh(
-            "rate_shortfall",
-            shortfall,
+        text = (
             f"sent {summary.request_rate_sent:.3f} requests/s where "
-            f"{summary.request_rate_asked:.3f} were asked",
+            f"{summary.request_rate_asked:.3f} were asked"
         )
+        yield from _weigh("rate_shortfall", shortfall, text)
+
+
+def _effort(
+    header: RunHeader, summary: Summary, health: Sequence[WorkerHealth]
+) -> Iterator[Finding]:
+    """Whether the instrument itself was near its limits."""
+    if not health:
+        return
+    typical, name = _typical(summary)
+    loop_lag_s = max(state.loop_lag_p99_s for state in health)
+    if typical is not None and loop_lag_s > LAG_FLOOR_S:
+        text = (
+            f"the client's event loop was busy: lag p99 {_ms(loop_lag_s)}, "
+            f"median {name} {_ms(typical.at(50.0))}"
+        )
+        yield from _weigh("loop_lag_share", loop_lag_s / typical.at(50.0), text)
+    busiest = max(state.cpu_s / state.wall_s for state in health if state.wall_s > 0)
+    text = f"a worker used {busiest:.0%} of a core: it may be the bottleneck; give more --workers"
+    yield from _weigh("worker_cpu", busiest, text)
+    ceiling = (header.self_check or {}).get("events_per_s_per_worker")
+    if ceiling:
+        rate = max(state.chunks / state.wall_s for state in health if state.wall_s > 0)
+        text = (
+            f"{rate:,.0f} events/s a worker, of the {ceiling:,} that the self-check found "
+            "possible; give more --workers"
+        )
+        yield from _weigh("ceiling_share", rate / ceiling, text)
+
+
+def _content(summary: Summary) -> Iterator[Finding]:
+    """Whether the work was the one that was asked for, and is counted."""
     if summary.token_sources.get(TokenSource.CHUNKS):
-        say(
-            Grade.SUSPECT,
-            "tokens_by_chunks",
-            "the server reports no usage: output tokens are counted by chunks, "
-            "and a chunk may hold several tokens; give --tokenizer",
+        text = (
+            "the server reports no usage: output tokens are counted by chunks, and a chunk may "
+            "hold several tokens; give --tokenizer"
         )
-    elif summary.completed and not summary.failed:
-        shortfall = 1 - summary.output_tokens / summary.output_tokens_asked
-        weigh(
-            "length_shortfall",
-            shortfall,
-            f"{summary.output_tokens} output tokens where {summary.output_tokens_asked} were asked",
+        yield Grade.SUSPECT, "tokens_by_chunks", text
+    elif summary.ok_output_tokens_asked:
+        served, asked = summary.ok_output_tokens, summary.ok_output_tokens_asked
+        text = f"{served} output tokens where {asked} were asked"
+        yield from _weigh("length_shortfall", 1 - served / asked, text)
+    if summary.ok_prompt_tokens:
+        served, asked = summary.ok_prompt_tokens, summary.ok_prompt_tokens_asked
+        text = (
+            f"{served} prompt tokens where {asked} were asked; "
+            "give --tokenizer for exact lengths (a chat template adds its own)"
         )
-        if summary.prompt_tokens:
-            ratio = summary.prompt_tokens / summary.prompt_tokens_asked
-            weigh(
-                "prompt_length_error",
-                abs(ratio - 1),
-                f"{summary.prompt_tokens} prompt tokens where {summary.prompt_tokens_asked} "
-                "were asked; give --tokenizer for exact lengths",
-            )
+        yield from _weigh("prompt_length_error", abs(served / asked - 1), text)
+    if summary.buffered_share is not None:
+        text = (
+            f"the chunks of {summary.buffered_share:.0%} of the streams came in bursts, as from a "
+            "proxy that holds them back: TTFT and ITL are not the server's"
+        )
+        yield from _weigh("buffered_share", summary.buffered_share, text)
+
+
+def _samples(summary: Summary, percentiles: Sequence[float]) -> Iterator[Finding]:
+    """A percentile p of n samples needs n (100 - p) >= 100: else it is the maximum, or invented."""
     too_few = [
         percentile_name(p)
         for p in percentiles
-        if summary.completed and summary.completed * (1 - p / 100) < _SAMPLES_PER_TAIL
+        if summary.completed and summary.completed * (100 - p) < 100 - 1e-6
     ]
     if too_few:
-        say(
-            Grade.SUSPECT,
-            "few_samples",
-            f"{summary.completed} requests are too few for {', '.join(too_few)}",
-        )
-    return reasons
+        text = f"{summary.completed} requests are too few for {', '.join(too_few)}"
+        yield Grade.SUSPECT, "few_samples", text
+
+
+def _typical(summary: Summary) -> tuple[Distribution | None, str]:
+    """What lateness is held against: TTFT, or E2E where answers are not streamed."""
+    if summary.ttft_s is not None:
+        return summary.ttft_s, "TTFT"
+    return summary.e2e_s, "E2E"
+
+
+def _load(header: RunHeader) -> dict[str, Any]:
+    load = header.config.get("load", {})
+    return load if isinstance(load, dict) else {}
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms"

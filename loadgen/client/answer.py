@@ -27,6 +27,7 @@ class Answer:
 
     __slots__ = (
         "_body",
+        "_is_over",
         "_keep_text",
         "_lessons_left",
         "_live",
@@ -61,6 +62,7 @@ class Answer:
         self._template: ChunkTemplate | None = None
         self._lessons_left = _LESSONS
         self._body = bytearray()
+        self._is_over = False  # [DONE] came, or what cannot be read: the rest is not looked at
         self._whole_answer_has_content = False
         self._tokens_seen = 0  # by continuous usage, up to the last chunk with content
         self.connected_s: float | None = None
@@ -96,9 +98,8 @@ class Answer:
         self.status = status
         self.headers = headers
         self.first_byte_s = first_byte_s
-        self.is_stream = status == 200 and self.header(b"content-type").startswith(
-            b"text/event-stream"
-        )
+        media_type = self.header(b"content-type").lower()
+        self.is_stream = status == 200 and media_type.startswith(b"text/event-stream")
 
     def header(self, name: bytes) -> bytes:
         """A response header's value by its lower-case name, or b""."""
@@ -122,27 +123,23 @@ class Answer:
             and self._take_plain(data[6:-2], at_s)
         ):
             return
+        if self._is_over:
+            return
         try:
             events = parser.feed(data)
         except EventTooLong as error:
             self._fail(Outcome.MALFORMED, str(error))
+            self._is_over, self._template = True, None
             return
-        for _, event in events:
+        for kind, event in events:
             if self._template is not None and self._take_plain(event, at_s):
                 continue
             if event == openai.DONE:
-                self.saw_done = True
-                self.done_s = self.done_s or at_s
-                continue
-            try:
-                delta = openai.decode(event)
-            except openai.MalformedAnswer as error:
-                self._fail(Outcome.MALFORMED, str(error))
-                continue
-            self._take(delta, at_s)
-            if delta.has_content and self._lessons_left:
-                self._lessons_left -= 1
-                self._template = ChunkTemplate.learn(event, delta)
+                self.saw_done = self._is_over = True
+                self._template = None
+                self.done_s = at_s
+                return
+            self._take_event(kind, event, at_s)
 
     def end(self, at_s: float, *, is_whole: bool) -> None:
         """Nothing more will come; `is_whole`: the body came to its own end."""
@@ -214,6 +211,20 @@ class Answer:
             self.text.append(text.decode())
         return True
 
+    def _take_event(self, kind: bytes, event: bytes, at_s: float) -> None:
+        try:
+            delta = openai.decode(event)
+        except openai.MalformedAnswer as error:
+            if kind == b"error":
+                self._fail(Outcome.STREAM_ERROR, openai.error_text(event))
+            elif kind in (b"", b"message"):  # events of other kinds may hold what they like
+                self._fail(Outcome.MALFORMED, str(error))
+            return
+        self._take(delta, at_s)
+        if delta.has_content and self._lessons_left:
+            self._lessons_left -= 1
+            self._template = ChunkTemplate.learn(event, delta)
+
     def _take(self, delta: openai.Delta, at_s: float) -> None:
         if delta.error is not None:
             self._fail(Outcome.STREAM_ERROR, delta.error)
@@ -230,13 +241,15 @@ class Answer:
             return
         if self.first_token_s is None:
             self.first_token_s = at_s
-        self.chunk_s.append(at_s)
-        new_tokens = 1
-        if tokens is not None:
-            new_tokens = tokens - self._tokens_seen
+        if tokens is None:
+            self._live.chunk(1)
+        else:
+            # Chunks before that told no count were taken for a token each.
+            told = self._tokens_seen if self.chunk_tokens else len(self.chunk_s)
+            self._live.chunk(max(0, tokens - told))
+            self.chunk_tokens.append(max(0, tokens - self._tokens_seen))
             self._tokens_seen = tokens
-            self.chunk_tokens.append(new_tokens)
-        self._live.chunk(new_tokens)
+        self.chunk_s.append(at_s)
         if self._keep_text:
             self.text.append(delta.text)
 

@@ -32,7 +32,8 @@ Prepared = httpx.Request | Wire
 
 _HUNG_UP: Final = re.compile("hung up|disconnected")
 """What our transport, and httpx's, call a connection that ended without a byte of an answer."""
-_VERSIONED: Final = re.compile(r"/v\d+[a-z0-9]*$")
+_VERSIONED: Final = re.compile(r"/v\d+[a-z0-9]*(?:/|$)")
+"""A path that names its version needs no /v1: `/v1`, `/api/paas/v4`, `/v1beta/openai`."""
 _ENDPOINT_PATHS: Final = ("/chat/completions", "/completions", "/models")
 
 
@@ -176,6 +177,7 @@ class Client:
             seq=shot.seq,
             target=labels.target,
             phase=shot.phase,
+            gang=shot.gang,
             block=labels.block,
             repeat=labels.repeat,
             worker=labels.worker,

@@ -21,6 +21,10 @@ COMPLETIONS: Final = "/v1/completions"
 CHAT: Final = "/v1/chat/completions"
 
 
+_MOST_TOKENS: Final = 2**53
+"""A count beyond this is a server's nonsense, and no column could hold it."""
+
+
 class Feature(StrEnum):
     """Optional request fields, agreed on with every target before a run and never during it."""
 
@@ -123,7 +127,10 @@ def decode(data: bytes) -> Delta:
         piece, carries = _content_of(choice)
         text += piece
         has_content = has_content or carries
-        finish_reason = choice.get("finish_reason") or finish_reason
+        reason = choice.get("finish_reason")
+        if reason is not None and not isinstance(reason, str):
+            raise MalformedAnswer(f"a finish_reason that is no text: {preview(data)}")
+        finish_reason = reason or finish_reason
     if usage is None:
         return Delta(text, has_content, finish_reason)
     return Delta(
@@ -154,7 +161,8 @@ def error_text(body: bytes) -> str:
     except orjson.JSONDecodeError:
         return preview(body)
     if isinstance(answer, dict):
-        return error_message(answer) or str(answer.get("detail") or answer.get("message") or answer)
+        text = error_message(answer) or str(answer.get("detail") or answer.get("message") or answer)
+        return " ".join(text.split())
     return preview(body)
 
 
@@ -184,4 +192,4 @@ def _content_of(choice: Mapping[str, Any]) -> tuple[str, bool]:
 
 def _count(usage: Mapping[str, Any], key: str) -> int | None:
     value = usage.get(key)
-    return value if isinstance(value, int) and value >= 0 else None
+    return value if isinstance(value, int) and 0 <= value <= _MOST_TOKENS else None

@@ -47,7 +47,12 @@ class SSEParser:
         """Nothing is pending: what comes next begins an event."""
 
     def feed(self, chunk: bytes) -> list[Event]:
-        """Take `chunk` and return the events that end in it; raises EventTooLong."""
+        """Take `chunk` and return the events that end in it.
+
+        Raises EventTooLong, after which the stream cannot be read any further.
+        """
+        if not chunk:
+            return []
         # Nearly every read holds whole events of one data line each, ended by LF LF.
         if (
             (self.is_between_events or self._at_start)
@@ -96,6 +101,7 @@ class SSEParser:
             self._tail or self._data or self._type or self._skip_lf or self._at_start
         )
         if self._data_bytes + len(self._tail) > MAX_EVENT_BYTES:
+            self._tail, self._data, self._data_bytes = b"", [], 0
             raise EventTooLong(f"a server-sent event has over {MAX_EVENT_BYTES} bytes")
         return events
 

@@ -36,7 +36,7 @@ def render_html(result: Result) -> str:
         answer=answer_of(result.summaries),
         columns=columns_of(result.summaries),
         rows=rows_of(result.summaries, result.percentiles),
-        plots=draw_all({name: result.run.of_target(name) for name in names}),
+        plots=draw_all(result.columns),
         facts=_facts(result),
         command=shlex.join(header.command),
     )

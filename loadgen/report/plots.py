@@ -8,12 +8,14 @@ quoted as a figure.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import vl_convert
 
+from loadgen.columns import Columns, Floats
 from loadgen.record import RequestRecord
 
 PALETTE: Final = ("#E69F00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
@@ -21,7 +23,7 @@ _WIDTH: Final = 560
 _HEIGHT: Final = 220
 _MAX_BINS: Final = 120
 
-Series = dict[str, list[RequestRecord]]
+Series = Mapping[str, Columns]
 """Measured records by target."""
 
 
@@ -34,34 +36,34 @@ class Plot:
     svg: str
 
 
-def draw_all(series: Series) -> list[Plot]:
-    """Every plot for which there are data."""
+def draw_all(targets: Mapping[str, Columns | Iterable[RequestRecord]]) -> list[Plot]:
+    """Every plot for which the measured records of each target have data."""
+    series = {name: Columns.of(records) for name, records in targets.items()}
     plots = [
         _throughput(series),
         _in_flight(series),
-        _ecdf(series, "TTFT", "Time to first token", [("ttft_s", "TTFT")]),
-        _ecdf(series, "E2E", "End-to-end latency", [("e2e_s", "E2E")]),
+        _ecdf(series, "TTFT", "Time to first token", "ttft_s"),
+        _ecdf(series, "E2E", "End-to-end latency", "e2e_s"),
         _by_output_length(series),
     ]
     return [plot for plot in plots if plot is not None]
 
 
 def _throughput(series: Series) -> Plot | None:
-    spans = {name: _span_s(records) for name, records in series.items() if records}
+    spans = {name: _span_s(c) for name, c in series.items() if len(c)}
     longest_s = max((end - start for start, end in spans.values()), default=0.0)
     if longest_s <= 0:
         return None
     bin_s = _nice_bin(longest_s)
     values = []
     for name, (start_s, end_s) in spans.items():
-        bins = [0] * (math.ceil((end_s - start_s) / bin_s) + 1)
-        for record in series[name]:
-            for index, at_s in enumerate(record.chunk_s):
-                tokens = 1 if record.chunk_tokens is None else record.chunk_tokens[index]
-                bins[int((at_s - start_s) / bin_s)] += tokens
+        c = series[name]
+        bins = ((c.chunk_s - start_s) / bin_s).astype(np.int64)
+        last = math.ceil((end_s - start_s) / bin_s)
+        tokens = np.bincount(bins.clip(0, last), weights=c.chunk_tokens, minlength=last + 1)
         values += [
             {"target": name, "t": index * bin_s, "y": count / bin_s}
-            for index, count in enumerate(bins)
+            for index, count in enumerate(tokens.tolist())
         ]
     return _draw(
         "Output tokens per second over time",
@@ -76,19 +78,16 @@ def _throughput(series: Series) -> Plot | None:
 
 def _in_flight(series: Series) -> Plot | None:
     values = []
-    for name, records in series.items():
-        if not records:
+    for name, c in series.items():
+        sent = c.was_sent
+        if not sent.any():
             continue
-        start_s, _ = _span_s(records)
-        steps = sorted(
-            [(record.start_s, 1) for record in records] + [(record.end_s, -1) for record in records]
-        )
-        now = 0
-        every = max(1, len(steps) // 1000)
-        for index, (at_s, step) in enumerate(steps):
-            now += step
-            if index % every == 0 or index == len(steps) - 1:
-                values.append({"target": name, "t": at_s - start_s, "y": now})
+        start_s, _ = _span_s(c)
+        moments_s = np.concatenate((c.start_s[sent], c.end_s[sent]))
+        steps = np.repeat((1, -1), int(sent.sum()))
+        order = np.lexsort((steps, moments_s))
+        now = np.cumsum(steps[order])
+        values += _thinned(name, moments_s[order] - start_s, now, 1000)
     return _draw(
         "Requests in flight",
         "Requests that were sent and had not ended.",
@@ -100,21 +99,12 @@ def _in_flight(series: Series) -> Plot | None:
     )
 
 
-def _ecdf(series: Series, short: str, long: str, figures: Sequence[tuple[str, str]]) -> Plot | None:
+def _ecdf(series: Series, short: str, long: str, attribute: str) -> Plot | None:
     values = []
-    for name, records in series.items():
-        for attribute, _ in figures:
-            known = sorted(
-                value
-                for record in records
-                if record.is_ok and (value := getattr(record, attribute)) is not None and value > 0
-            )
-            every = max(1, len(known) // 500)
-            values += [
-                {"target": name, "t": value, "y": (rank + 1) / len(known)}
-                for rank, value in enumerate(known)
-                if rank % every == 0 or rank == len(known) - 1
-            ]
+    for name, c in series.items():
+        figures: Floats = getattr(c, attribute)[c.is_ok]
+        known = np.sort(figures[figures > 0])  # NaN is not
+        values += _thinned(name, known, np.arange(1, len(known) + 1) / max(1, len(known)), 500)
     return _draw(
         f"{long} ({short})",
         f"Share of successful requests whose {short} was at most that; further left is faster.",
@@ -128,13 +118,9 @@ def _ecdf(series: Series, short: str, long: str, figures: Sequence[tuple[str, st
 
 def _by_output_length(series: Series) -> Plot | None:
     values = []
-    for name, records in series.items():
-        good = [record for record in records if record.is_ok and record.output_tokens_served]
-        every = max(1, len(good) // 2000)
-        values += [
-            {"target": name, "t": record.output_tokens_served, "y": record.e2e_s}
-            for record in good[::every]
-        ]
+    for name, c in series.items():
+        rows = c.is_ok & (c.output_tokens_served > 0)
+        values += _thinned(name, c.output_tokens_served[rows], c.e2e_s[rows], 2000)
     return _draw(
         "End-to-end latency by output length",
         "One dot a request. Where short answers wait for long ones (head-of-line blocking), "
@@ -145,6 +131,13 @@ def _by_output_length(series: Series) -> Plot | None:
         x=("t", "output tokens (log)", {"type": "log", "nice": False}),
         y=("y", "E2E, seconds", {}),
     )
+
+
+def _thinned(name: str, x: Any, y: Any, most: int) -> list[dict[str, Any]]:
+    """At most about `most` evenly chosen points, the last one always."""
+    every = max(1, len(x) // most)
+    chosen = sorted({*range(0, len(x), every), len(x) - 1} - {-1})
+    return [{"target": name, "t": float(x[i]), "y": float(y[i])} for i in chosen]
 
 
 def _draw(
@@ -195,8 +188,8 @@ def _draw(
     return Plot(title, caption, vl_convert.vegalite_to_svg(spec))
 
 
-def _span_s(records: Sequence[RequestRecord]) -> tuple[float, float]:
-    return min(record.due_s for record in records), max(record.end_s for record in records)
+def _span_s(c: Columns) -> tuple[float, float]:
+    return float(c.due_s.min()), float(c.end_s.max())
 
 
 def _nice_bin(span_s: float) -> float:

@@ -13,8 +13,10 @@ from typing import Any
 import orjson
 
 from loadgen import stats
+from loadgen.archive import Run, read_run
+from loadgen.columns import Columns
 from loadgen.compare import comparison
-from loadgen.journal import Run, read_run, write_whole
+from loadgen.journal import write_whole
 from loadgen.record import SCHEMA_VERSION
 from loadgen.report.html import render_html
 from loadgen.report.table import write_parquet
@@ -27,6 +29,7 @@ class Result:
     """A run and what its records come to."""
 
     run: Run
+    columns: dict[str, Columns]
     summaries: dict[str, Summary]
     verdict: Verdict
     percentiles: tuple[float, ...]
@@ -41,6 +44,8 @@ class Result:
             "verdict": str(self.verdict.grade),
             "reasons": [asdict(reason) for reason in self.verdict.reasons],
             "torn_lines": self.run.torn_lines,
+            "stopped": self.run.stopped,
+            "workers": [asdict(health) for health in self.run.health],
             "targets": {name: stats.as_json(s) for name, s in self.summaries.items()},
         }
 
@@ -49,15 +54,14 @@ def rebuild(path: Path) -> Result:
     """Read the run at `path` and write all of its results anew; raises RunDirectoryError."""
     run = read_run(path)
     percentiles = tuple(run.header.config["output"]["metric_percentiles"])
-    summaries = {
-        target.name: stats.summarise(run.of_target(target.name), percentiles)
-        for target in run.header.targets
-    }
-    result = Result(run, summaries, judge(run.header, summaries, percentiles), percentiles)
+    columns = {target.name: Columns.of(run.of_target(target.name)) for target in run.header.targets}
+    summaries = {name: stats.summarise(c, percentiles) for name, c in columns.items()}
+    verdict = judge(run.header, summaries, percentiles, health=run.health, stopped=run.stopped)
+    result = Result(run, columns, summaries, verdict, percentiles)
     write_whole(path / "summary.json", _json(result.as_json()))
     if len(summaries) > 1:
         write_whole(path / "comparison.json", _json(comparison(summaries, result.verdict)))
-    write_parquet(path / "records.parquet", run.records)
+    write_parquet(path / "records.parquet", run.records())
     write_whole(path / "report.html", render_html(result).encode())
     return result
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import fields
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 
 from loadgen.record import RequestRecord
 
+_AT_ONCE: Final = 8192
 _TYPES: Final = {
     "seq": pa.int64(),
     "parent": pa.int64(),
@@ -36,9 +38,12 @@ def _type_of(name: str) -> pa.DataType:
 SCHEMA: Final = pa.schema([(f.name, _type_of(f.name)) for f in fields(RequestRecord)])
 
 
-def write_parquet(path: Path, records: Sequence[RequestRecord]) -> None:
-    """Write all records, warm-up included; the file appears whole or not at all."""
-    columns = {name: [getattr(record, name) for record in records] for name in SCHEMA.names}
+def write_parquet(path: Path, records: Iterable[RequestRecord]) -> None:
+    """Write all records, warm-up included, some thousand at a time; whole or not at all."""
     partial = path.with_name(f".{path.name}.part")
-    pq.write_table(pa.table(columns, schema=SCHEMA), partial)
+    remaining = iter(records)
+    with pq.ParquetWriter(partial, SCHEMA) as writer:
+        while batch := list(islice(remaining, _AT_ONCE)):
+            columns = {name: [getattr(record, name) for record in batch] for name in SCHEMA.names}
+            writer.write_table(pa.table(columns, schema=SCHEMA))
     partial.replace(path)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,8 @@ from numpy.typing import NDArray
 from loadgen.errors import TraceError
 
 HASH_BLOCK_TOKENS: Final = 512
+MOST: Final = 100_000_000
+"""Tokens of one prompt or output: beyond this it is a mistake of unit."""
 _OPTIONAL_KEYS: Final = ("prompt", "messages")
 _KNOWN_KEYS: Final = {"timestamp", "input_length", "output_length", "hash_ids", *_OPTIONAL_KEYS}
 _NOT_YET: Final = {"session_id", "delay", "sampling"}
@@ -65,16 +68,25 @@ def write_trace(path: Path, trace: Trace, meta: Mapping[str, Any]) -> str:
 
     Both appear whole or not at all. Raises TraceError where they cannot be written.
     """
+    if not path.name or path.is_dir():
+        raise TraceError(f"--output: {path}: a file name is needed, such as trace.jsonl")
     data = trace_bytes(trace)
     digest = sha256_of(data)
     side = orjson.dumps({**meta, "sha256": digest}, option=orjson.OPT_INDENT_2) + b"\n"
+    partials = [
+        (target.with_name(f".{target.name}.{os.getpid()}.part"), target, content)
+        for target, content in ((meta_path(path), side), (path, data))
+    ]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for target, content in ((path, data), (meta_path(path), side)):
-            partial = target.with_name(f".{target.name}.{os.getpid()}.part")
+        for partial, _, content in partials:
             partial.write_bytes(content)
+        for partial, target, _ in partials:
             partial.replace(target)
     except OSError as error:
+        for partial, _, _ in partials:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
         raise TraceError(f"{path}: cannot be written: {error.strerror}") from None
     return digest
 
@@ -110,8 +122,14 @@ def parse_trace(data: bytes, name: str) -> Trace:
         raise TraceError(f"{name}: holds no request")
     rows.sort(key=lambda row: row["timestamp"])
     timestamps = np.array([row["timestamp"] for row in rows], dtype=np.float64)
-    hash_ids = None
-    if all("hash_ids" in row for row in rows):
+    hash_ids: tuple[tuple[int, ...], ...] | None = None
+    with_ids = sum("hash_ids" in row for row in rows)
+    if 0 < with_ids < len(rows):
+        raise TraceError(
+            f"{name}: hash_ids: {len(rows) - with_ids} of {len(rows)} rows have none; "
+            "give them to all rows or to none"
+        )
+    if with_ids:
         hash_ids = tuple(tuple(row["hash_ids"]) for row in rows)
     payload: tuple[Mapping[str, Any], ...] | None = None
     if any(key in row for row in rows for key in _OPTIONAL_KEYS):
@@ -141,17 +159,23 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
         )
     for key in ("input_length", "output_length"):
         tokens = row.get(key)
-        if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
+        if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= MOST:
             raise TraceError(f"{where}: {key}: a number of tokens from 1 is needed, got {tokens!r}")
     for key in row.keys() & _NOT_YET:
         raise TraceError(f"{where}: {key}: cannot be replayed yet; take it out of the trace")
     unknown = row.keys() - _KNOWN_KEYS
     if unknown:
         raise TraceError(
-            f"{where}: {min(unknown)}: no such key; known are {', '.join(sorted(_KNOWN_KEYS))}"
+            f"{where}: {min(unknown)!r}: no such key; known are {', '.join(sorted(_KNOWN_KEYS))}"
         )
-    if not isinstance(row.get("hash_ids", []), list):
-        raise TraceError(f"{where}: hash_ids: a list of block ids is needed")
+    ids = row.get("hash_ids", [])
+    if not isinstance(ids, list) or not all(isinstance(block, int) for block in ids):
+        raise TraceError(f"{where}: hash_ids: a list of whole numbers is needed")
+    if not isinstance(row.get("prompt", ""), str):
+        raise TraceError(f"{where}: prompt: text is needed")
+    messages = row.get("messages", [{}])
+    if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
+        raise TraceError(f"{where}: messages: a list of chat messages is needed")
     return row
 
 

@@ -119,7 +119,7 @@ async def test_a_wait_is_bounded(
         record = await send(server.base_url, fault, transport=transport, **limits)
     assert record.outcome is outcome
     (limit_s,) = limits.values()
-    assert limit_s <= record.e2e_s < limit_s + 1.0
+    assert limit_s - 0.002 <= record.e2e_s < limit_s + 1.0  # uvloop's timers count milliseconds
     assert len(record.chunk_s) == (3 if kind == "stall" else 0)
 
 

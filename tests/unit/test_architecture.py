@@ -86,9 +86,11 @@ RULES = {
     "loadgen.client": OUTER | of("journal", "report", "replay", "stats", "verdict"),
     "loadgen.replay": OUTER | of("client", "journal", "report"),
     "loadgen.journal": OUTER | of("client", "report", "stats", "trace", "replay"),
-    "loadgen.stats": EVERYTHING - of("record"),
-    "loadgen.verdict": EVERYTHING - of("record", "stats"),
-    "loadgen.compare": EVERYTHING - of("record", "stats", "verdict"),
+    "loadgen.archive": OUTER | of("client", "report", "stats", "trace", "replay"),
+    "loadgen.columns": EVERYTHING - of("record"),
+    "loadgen.stats": EVERYTHING - of("record", "columns"),
+    "loadgen.verdict": EVERYTHING - of("record", "columns", "stats"),
+    "loadgen.compare": EVERYTHING - of("record", "columns", "stats", "verdict"),
     "loadgen.report": OUTER | of("client", "trace", "replay", "schedule"),
 }
 """What each may not reach."""

@@ -250,7 +250,7 @@ def test_extra_body_is_json() -> None:
 
 def test_targets_need_different_names() -> None:
     """Two targets of one name could not be told apart in the results."""
-    assert "different names" in refusal(RunConfig, targets=[TARGET, TARGET])
+    assert "names must differ" in refusal(RunConfig, targets=[TARGET, TARGET])
 
 
 def test_a_run_needs_a_target() -> None:

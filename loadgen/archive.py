@@ -1,0 +1,186 @@
+"""A run directory, read: finished, stopped or killed.
+
+Records are read from their files each time they are asked for, one line after another, so that a
+run of any size is read in little memory. A torn last line, which a kill leaves, is left out and
+counted; anything else that is broken is an error with its place. It knows what `journal.py` writes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from loadgen.errors import RunDirectoryError
+from loadgen.journal import EVENTS, HEADER
+from loadgen.record import (
+    SCHEMA_VERSION,
+    Outcome,
+    Phase,
+    RequestRecord,
+    RunHeader,
+    TargetInfo,
+    TokenSource,
+    WorkerHealth,
+)
+
+_BLOCK_BYTES: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run directory; its records are on disk."""
+
+    path: Path
+    header: RunHeader
+    torn_lines: int
+    """Lines that a kill cut short: requests that had not finished being written."""
+    health: tuple[WorkerHealth, ...]
+    """How each worker fared in each turn that it finished."""
+    stopped: str | None
+    """Why the run ended before its trace did, if it did."""
+    epoch_s: float | None
+    """The run's start on the monotonic clock of the machine it ran on."""
+
+    def records(self) -> Iterator[RequestRecord]:
+        """All of them, warm-up included, worker by worker in the order in which they ended.
+
+        Raises RunDirectoryError at a line that is no record.
+        """
+        for file in _record_files(self.path):
+            for number, row in _rows(file):
+                try:
+                    yield _record(row)
+                except (KeyError, TypeError, ValueError) as error:
+                    raise RunDirectoryError(f"{file}:{number}: not a record ({error})") from None
+
+    def of_target(self, name: str) -> Iterator[RequestRecord]:
+        """Measured records of one target."""
+        for record in self.records():
+            if record.target == name and record.phase is Phase.MEASURED:
+                yield record
+
+
+def read_run(path: Path) -> Run:
+    """Open a run directory; raises RunDirectoryError where it is none."""
+    header = _read_header(path)
+    files = _record_files(path)
+    events = path / EVENTS
+    health: list[WorkerHealth] = []
+    reasons: list[str] = []
+    epochs: list[float] = []
+    for number, event in _rows(events) if events.exists() else ():
+        try:
+            kind = event.get("event")
+            if kind == "worker":
+                health.append(WorkerHealth(**_known(WorkerHealth, event)))
+            elif kind == "stopped":
+                reasons.append(event["reason"])
+            elif kind == "run":
+                epochs.append(event["epoch_s"])
+        except (KeyError, TypeError) as error:
+            raise RunDirectoryError(f"{events}:{number}: not an event ({error})") from None
+    return Run(
+        path=path,
+        header=header,
+        torn_lines=sum(map(_ends_torn, files)),
+        health=tuple(health),
+        stopped=reasons[0] if reasons else None,
+        epoch_s=epochs[0] if epochs else None,
+    )
+
+
+def _record_files(path: Path) -> list[Path]:
+    return sorted(path.glob("records-*.jsonl"))
+
+
+def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, JSON object) of each whole line; raises RunDirectoryError."""
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                row = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                if not line.endswith(b"\n"):
+                    return  # torn by a kill
+                raise RunDirectoryError(f"{file}:{number}: not JSON ({error})") from None
+            if not isinstance(row, dict):
+                raise RunDirectoryError(f"{file}:{number}: not a JSON object")
+            yield number, row
+
+
+def _ends_torn(file: Path) -> bool:
+    """Whether the last line has neither its newline nor its end."""
+    with file.open("rb") as data:
+        start = data.seek(0, os.SEEK_END)
+        tail = b""
+        while start > 0 and b"\n" not in tail:
+            size = min(start, _BLOCK_BYTES)
+            start = data.seek(start - size)
+            tail = data.read(size) + tail
+    last = tail.rpartition(b"\n")[2]
+    if not last.strip():
+        return False
+    try:
+        orjson.loads(last)
+    except orjson.JSONDecodeError:
+        return True
+    return False
+
+
+def _read_header(path: Path) -> RunHeader:
+    file = path / HEADER
+    try:
+        raw = orjson.loads(file.read_bytes())
+    except OSError as error:
+        raise RunDirectoryError(
+            f"{path}: not a run directory: {HEADER}: {error.strerror}"
+        ) from None
+    except orjson.JSONDecodeError as error:
+        raise RunDirectoryError(f"{file}: not JSON ({error})") from None
+    version = raw.get("schema_version") if isinstance(raw, dict) else None
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise RunDirectoryError(
+            f"{file}: schema version {version}; this loadgen reads up to {SCHEMA_VERSION}"
+        )
+    try:
+        known = _known(RunHeader, raw)
+        known["targets"] = tuple(
+            TargetInfo(**_known(TargetInfo, target) | {"features": tuple(target["features"])})
+            for target in raw["targets"]
+        )
+        known["command"] = tuple(raw["command"])
+        header = RunHeader(**known)
+        tuple(map(float, header.config["output"]["metric_percentiles"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunDirectoryError(f"{file}: not a run header ({error!r})") from None
+    return header
+
+
+def _record(row: dict[str, Any]) -> RequestRecord:
+    known = _known(RequestRecord, row)
+    known["phase"] = Phase(row["phase"])
+    known["outcome"] = Outcome(row["outcome"])
+    source = row.get("token_source")
+    known["token_source"] = None if source is None else TokenSource(source)
+    known["chunk_s"] = tuple(row.get("chunk_s", ()))
+    tokens = row.get("chunk_tokens")
+    known["chunk_tokens"] = None if tokens is None else tuple(tokens)
+    return RequestRecord(**known)
+
+
+_FIELDS: Final = {
+    kind: frozenset(field.name for field in fields(kind))
+    for kind in (RequestRecord, RunHeader, TargetInfo, WorkerHealth)
+}
+
+
+def _known(kind: type[Any], row: dict[str, Any]) -> dict[str, Any]:
+    """The keys of this version: a later one may have written more."""
+    return {key: row[key] for key in row.keys() & _FIELDS[kind]}
