@@ -21,13 +21,14 @@ from typing import Any, Final
 
 from loadgen import __version__
 from loadgen.ceiling import load_stored
-from loadgen.client.client import Client
+from loadgen.client.client import Client, redactor_of
 from loadgen.client.http import library_name
 from loadgen.client.negotiate import Agreement, negotiate
 from loadgen.clock import monotonic
 from loadgen.config import LoadConfig, Pace, RunConfig
 from loadgen.errors import TraceError
 from loadgen.journal import EventLog, begin_run, new_run_path
+from loadgen.limits import check_limits, most_in_flight, raise_file_limit
 from loadgen.live import LiveCounters
 from loadgen.machine import describe_machine
 from loadgen.progress import Progress
@@ -99,21 +100,26 @@ async def plan(config: RunConfig, progress: Progress) -> Plan:
     workload = _workload(config)
     if config.request.tokenizer is not None:
         load_tokenizer(config.request.tokenizer)
+    workers = _workers_for(config.load, workload.trace)
+    files = raise_file_limit()
+    in_flight = most_in_flight(config.load, workload.trace)
+    if in_flight is not None:
+        check_limits(in_flight, workers, files=files)
     async with AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(Client(target, config.request, LiveCounters()))
             for target in config.targets
         ]
         progress.say("asking the target what it takes")
-        agreement = await negotiate(clients, config.request, config.load)
-        redactor = clients[0].redactor
+        has_messages = any("messages" in own for own in workload.trace.payload or ())
+        agreement = await negotiate(clients, config.request, config.load, has_messages=has_messages)
     _check_context(workload, agreement)
     return Plan(
         config=config,
         workload=workload,
         agreement=agreement,
-        workers=_workers_for(config.load, workload.trace),
-        redactor=redactor,
+        workers=workers,
+        redactor=redactor_of(config.targets, config.request),
     )
 
 
@@ -277,6 +283,7 @@ def _header(
     planned: Plan, kind: str, command: Sequence[str], path: Path, started: datetime
 ) -> RunHeader:
     config, workload = planned.config, planned.workload
+    strike = planned.redactor.strike
     shown = config.model_dump(mode="json")
     for target in shown["targets"]:
         target["base_url"] = clean_url(target["base_url"])
@@ -286,11 +293,11 @@ def _header(
     return RunHeader(
         run_id=path.name,
         kind=kind,
-        label=config.output.label,
-        metadata=config.output.metadata,
+        label=None if config.output.label is None else strike(config.output.label),
+        metadata={strike(key): strike(value) for key, value in config.output.metadata.items()},
         started_at=started.isoformat(timespec="milliseconds"),
         command=clean_command(command, planned.redactor),
-        config=shown,
+        config=shown | {"output": shown["output"] | {"label": None, "metadata": {}}},
         seed=config.load.prompt_seed,
         trace_name=workload.name,
         trace_sha256=sha256_of(workload.data),

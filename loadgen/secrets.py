@@ -7,8 +7,8 @@ what may carry secrets by its form: URLs and command lines. It stores nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 STRUCK: Final = "***"
@@ -39,6 +39,25 @@ def secrets_of_headers(headers: dict[str, str]) -> list[str]:
     for value in headers.values():
         values += [value, *value.split()[-1:]]
     return values
+
+
+def secrets_of_url(url: str) -> list[str]:
+    """What `clean_url` strikes: user, password, and query values whose name smells of a secret."""
+    parts = urlsplit(url)
+    found = [parts.username, parts.password]
+    found += [value for key, value in parse_qsl(parts.query) if _SECRET_WORD.search(key)]
+    return [secret for secret in found if secret]
+
+
+def secrets_of_body(fields: Mapping[str, Any] | None) -> list[str]:
+    """Texts anywhere in extra body fields whose name smells of a secret."""
+    found: list[str] = []
+    for key, value in (fields or {}).items():
+        if isinstance(value, Mapping):
+            found += secrets_of_body(value)
+        elif isinstance(value, str) and _SECRET_WORD.search(key):
+            found.append(value)
+    return found
 
 
 def clean_url(url: str) -> str:

@@ -156,6 +156,9 @@ class Answer:
         """
         if self.fault is not None:
             return self.fault
+        if self.finish_reason == "error":
+            self.error = "the finish reason is `error`"
+            return Outcome.STREAM_ERROR
         if self.is_stream and self.finish_reason is None and not self.saw_done:
             self.error = "the stream ended with neither a finish reason nor [DONE]"
             return Outcome.TRUNCATED

@@ -10,7 +10,7 @@ import asyncio
 import os
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
@@ -21,11 +21,12 @@ from loadgen.client.answer import Answer
 from loadgen.client.http import httpx
 from loadgen.client.transport import SocketTransport, Wire
 from loadgen.clock import monotonic
-from loadgen.config import RequestConfig, TargetConfig, Transport
+from loadgen.config import DEFAULT_API_KEY_ENV, RequestConfig, TargetConfig, Transport
+from loadgen.errors import ConfigError
 from loadgen.live import LiveCounters
 from loadgen.record import ERROR_CHARS, Outcome, RequestRecord
 from loadgen.schedule import Shot
-from loadgen.secrets import Redactor, secrets_of_headers
+from loadgen.secrets import Redactor, secrets_of_body, secrets_of_headers, secrets_of_url
 
 Prepared = httpx.Request | Wire
 """A request that is ready to be sent, on httpx's transport or on ours."""
@@ -56,14 +57,12 @@ class Client:
         self.target = target
         self._config = config
         self._live = live
-        api_key = os.environ.get(config.api_key_env)
+        api_key = api_key_of(config)
         headers = {"user-agent": f"loadgen/{__version__}", "accept-encoding": "identity"}
         if api_key:
             headers["authorization"] = f"Bearer {api_key}"
         headers |= config.header
-        self.redactor = Redactor(
-            [api_key, urlsplit(target.base_url).password, *secrets_of_headers(config.header)]
-        )
+        self.redactor = redactor_of([target], config)
         self._sockets: SocketTransport | None = None
         if config.transport is Transport.SOCKET:
             tls = httpx.create_ssl_context(verify=False) if config.insecure else None
@@ -204,6 +203,28 @@ class Client:
         )
         self._live.ended(record)
         return record
+
+
+def api_key_of(config: RequestConfig) -> str | None:
+    """The key in the environment; raises ConfigError where one was named and is not there."""
+    api_key = os.environ.get(config.api_key_env) or None
+    if api_key is None and config.api_key_env != DEFAULT_API_KEY_ENV:
+        raise ConfigError(f"--api-key-env: {config.api_key_env} is not set in the environment")
+    if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+        raise ConfigError(f"{config.api_key_env}: the key must be printable ASCII")
+    return api_key
+
+
+def redactor_of(targets: Iterable[TargetConfig], config: RequestConfig) -> Redactor:
+    """Knows every secret that requests to these targets carry."""
+    return Redactor(
+        [
+            api_key_of(config),
+            *secrets_of_headers(config.header),
+            *secrets_of_body(config.extra_body),
+            *(secret for target in targets for secret in secrets_of_url(target.base_url)),
+        ]
+    )
 
 
 def url_of(base_url: str, endpoint: str) -> str:

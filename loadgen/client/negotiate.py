@@ -21,12 +21,14 @@ from loadgen.client.http import httpx
 from loadgen.client.openai import BodyOptions, Feature
 from loadgen.clock import monotonic
 from loadgen.config import Endpoint, LoadConfig, RequestConfig
-from loadgen.errors import TargetNotReady
+from loadgen.errors import ConfigError, TargetNotReady
 from loadgen.live import LiveCounters
 from loadgen.record import TargetInfo
 from loadgen.secrets import clean_url
 
 _PROMPT: Final = "Say yes."
+_HOLD_TOKENS: Final = 16
+"""Asked of a server that takes `ignore_eos`: one that ignores it stops earlier."""
 _RETRY_S: Final = 0.25
 _REFUSALS: Final = (400, 404, 405, 415, 422)
 """What servers answer to a field or path that they do not take."""
@@ -51,6 +53,9 @@ class _Reply:
     status: int | None
     error: str
     server: str
+    tokens: int | None = None
+    """Output tokens that its usage tells."""
+    usage_events: int = 0
 
     @property
     def took_it(self) -> bool:
@@ -58,16 +63,23 @@ class _Reply:
 
 
 async def negotiate(
-    clients: Sequence[Client], request: RequestConfig, load: LoadConfig
+    clients: Sequence[Client],
+    request: RequestConfig,
+    load: LoadConfig,
+    *,
+    has_messages: bool = False,
 ) -> Agreement:
-    """Settle everything with all targets; raises TargetNotReady, one line that says what to do."""
+    """Settle everything with all targets; raises TargetNotReady, one line that says what to do.
+
+    `has_messages`: the trace brings chat messages, which only the chat endpoint takes.
+    """
+    if has_messages and request.endpoint is Endpoint.COMPLETIONS:
+        raise ConfigError("--endpoint: the trace has chat messages; use /v1/chat/completions")
     deadline_s = monotonic() + load.ready_timeout
     models = [await _model(client, request.model, deadline_s) for client in clients]
-    wanted = (
-        [Endpoint.COMPLETIONS, Endpoint.CHAT]
-        if request.endpoint is Endpoint.AUTO
-        else [request.endpoint]
-    )
+    wanted = [request.endpoint]
+    if request.endpoint is Endpoint.AUTO:
+        wanted = [Endpoint.CHAT] if has_messages else [Endpoint.COMPLETIONS, Endpoint.CHAT]
     problem = ""
     for endpoint in wanted:
         options, replies, problem = await _try_endpoint(
@@ -77,6 +89,8 @@ async def negotiate(
             break
     else:
         raise TargetNotReady(problem)
+    if any(Feature.MAX_COMPLETION_TOKENS in option.features for option in options):
+        options = await _all_newer(clients, options)
     common = frozenset(Feature)
     for client, option in zip(clients, options, strict=True):
         common &= await _features(client, option, request)
@@ -134,9 +148,12 @@ async def _model(client: Client, asked: str | None, deadline_s: float) -> tuple[
 def _served_models(body: bytes) -> dict[str, int | None]:
     try:
         entries = orjson.loads(body)["data"]
-        return {entry["id"]: entry.get("max_model_len") for entry in entries}
+        contexts = {str(entry["id"]): entry.get("max_model_len") for entry in entries}
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         return {}
+    return {
+        name: context if isinstance(context, int) else None for name, context in contexts.items()
+    }
 
 
 async def _try_endpoint(
@@ -184,23 +201,59 @@ async def _features(
         candidates += [frozenset({Feature.IGNORE_EOS}), frozenset({Feature.MIN_TOKENS})]
     everything = base.features.union(*candidates)
     if (await _probe(client, replace(base, features=everything))).took_it:
-        return everything
+        return await _honoured(client, base, everything)
     taken = base.features
     for some in candidates:
         if (await _probe(client, replace(base, features=base.features | some))).took_it:
             taken |= some
+    return await _honoured(client, base, taken)
+
+
+async def _honoured(
+    client: Client, base: BodyOptions, taken: frozenset[Feature]
+) -> frozenset[Feature]:
+    """Of the fields that a server takes, those that it also acts upon: many ignore what they do
+    not know."""
+    reply = await _probe(client, replace(base, features=taken), _HOLD_TOKENS)
+    if not reply.took_it:
+        return base.features
+    if reply.usage_events == 0:
+        taken -= {Feature.STREAM_USAGE, Feature.CONTINUOUS_USAGE}
+    elif reply.usage_events == 1:
+        taken -= {Feature.CONTINUOUS_USAGE}
+    if reply.tokens is not None and reply.tokens < _HOLD_TOKENS:
+        taken -= {Feature.IGNORE_EOS, Feature.MIN_TOKENS}
     return taken
 
 
-async def _probe(client: Client, options: BodyOptions) -> _Reply:
+async def _all_newer(
+    clients: Sequence[Client], options: Sequence[BodyOptions]
+) -> list[BodyOptions]:
+    """All targets must take `max_completion_tokens` where one takes nothing else."""
+    newer = [
+        replace(option, features=option.features | {Feature.MAX_COMPLETION_TOKENS})
+        for option in options
+    ]
+    for client, option in zip(clients, newer, strict=True):
+        if not (await _probe(client, option)).took_it:
+            raise TargetNotReady(
+                f"{_where(client)}: takes max_tokens only, another target max_completion_tokens "
+                "only: they cannot be sent the same requests"
+            )
+    return newer
+
+
+async def _probe(client: Client, options: BodyOptions, tokens: int = 1) -> _Reply:
     answer = Answer(LiveCounters())
-    body = openai.build_body(options, _PROMPT, 1)
+    body = openai.build_body(options, _PROMPT, tokens)
     failure, error = await client.ask(client.prepare(options.endpoint, body), answer)
     error = answer.error or (error if failure is not None else "")
     return _Reply(
         answer.status,
         client.redactor.strike(error)[:300],
         answer.header(b"server").decode("latin-1")[:100],
+        answer.output_tokens,
+        answer.usage_events,
     )
 
 

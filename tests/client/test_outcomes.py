@@ -93,7 +93,7 @@ FAULTS = [
 async def test_a_fault_has_its_outcome(
     fault: dict[str, Any], outcome: str, transport: str, chat: bool
 ) -> None:
-    """A server that misbehaves in this way gives this outcome, with a reason, on both transports."""
+    """A server that misbehaves in this way gives this outcome, with a reason."""
     async with truth() as server:
         record = await send(server.base_url, fault, chat=chat, transport=transport)
     assert record.outcome == outcome

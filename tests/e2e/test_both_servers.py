@@ -110,3 +110,16 @@ def test_requests_over_the_context_are_refused_before_the_run(
     assert done.code == 2
     assert "serves at most 2048" in done.stderr.splitlines()[-1]
     assert not (tmp_path / "r").exists()
+
+
+def test_a_model_that_is_not_served_is_told(both_servers: Both, tmp_path: Path) -> None:
+    """The server's own words about the model come back in one line, with exit code 2."""
+    for server in both_servers:
+        done = call(
+            *("run", "--base-url", server.base_url, "--model", "nope", "--quiet"),
+            *("--result-dir", str(tmp_path / "r")),
+        )
+        assert done.code == 2
+        assert len(done.stderr.splitlines()) == 1
+        assert "does not exist" in done.stderr
+    assert not (tmp_path / "r").exists()
