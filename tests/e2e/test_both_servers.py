@@ -55,7 +55,8 @@ def test_compare_holds_lengths_and_bytes_on_both_servers(
     }
     comparison = json.loads((run / "comparison.json").read_bytes())
     assert set(comparison["targets"]) == {"static", "vllm"}
-    expected = sum(json.loads(line)["output_length"] for line in (run / "trace.jsonl").open())
+    rows = map(json.loads, (run / "trace.jsonl").read_bytes().splitlines())
+    expected = sum(row["output_length"] for row in rows)
     for figures in comparison["targets"].values():
         assert figures["output_tokens"] == expected
         assert figures["failed"] == 0

@@ -29,7 +29,7 @@ def test_the_union_of_what_workers_send_is_the_trace(
     done = call("run", "--base-url", quick, *DRAW, *words)
     assert done.code in MEASURED, done.stderr
     records = sorted(records_of(done.path), key=lambda record: record["seq"])
-    trace = [json.loads(line) for line in (done.path / "trace.jsonl").open()]
+    trace = [json.loads(line) for line in (done.path / "trace.jsonl").read_bytes().splitlines()]
     assert [r["seq"] for r in records] == list(range(50))
     assert [r["prompt_tokens_asked"] for r in records] == [row["input_length"] for row in trace]
     assert {r["worker"] for r in records} == set(range(int(workers)))

@@ -54,7 +54,7 @@ def test_too_few_ports() -> None:
 
 
 def test_the_soft_limit_is_raised(restored: None) -> None:
-    """The soft limit, which is often 1024, does not hold a run back where the hard one is higher."""
+    """The soft limit, which is often 1024, does not hold a run back where the hard is higher."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     assert raise_file_limit() == hard
