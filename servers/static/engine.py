@@ -1,0 +1,148 @@
+"""Loads the model and runs one batch after another with transformers' own `generate`.
+
+Left padding, the batch's longest limit as the length, and a streamer that sends each step's tokens
+to the parent at once. Everything that could slow a step down is done elsewhere: text, HTTP and the
+queue are the parent's, and what differs between rows is in `sampling`, on whole-batch tensors.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import transformers
+
+from servers.static.sampling import MinTokens, RowEnds, RowSampling
+from servers.static.wire import EngineConfig, Link, Row, decode_batch, decode_config
+
+# Untyped at this edge: its classes are loaded lazily and partly without annotations.
+_hf: Any = transformers
+
+
+class TokenStream:
+    """A streamer for `generate`: sends each step's token ids. What is put first is the prompt."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._prompt_seen = False
+        self.steps = 0
+
+    def put(self, value: torch.Tensor) -> None:
+        """Called by `generate` with the prompt, then once a step with one token a row."""
+        if not self._prompt_seen:
+            self._prompt_seen = True
+            return
+        self.steps += 1
+        self._link.send(value.tolist())
+
+    def end(self) -> None:
+        """Called by `generate` after the last step."""
+
+
+class Engine:
+    """A loaded model and the batches it runs."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        _hf.utils.logging.disable_progress_bar()
+        on_cuda = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
+        self._config = config
+        self._device = torch.device("cuda" if on_cuda else "cpu")
+        if not on_cuda:
+            torch.set_num_threads(config.threads)
+        model = _hf.AutoModelForCausalLM.from_pretrained(
+            config.model,
+            dtype=config.dtype if config.dtype == "auto" else getattr(torch, config.dtype),
+            attn_implementation=config.attention,
+        )
+        self._model = model.to(self._device).eval()
+        # How rows end and are drawn comes with each row: the model's own defaults must not mix in.
+        self._model.generation_config = _hf.GenerationConfig(pad_token_id=config.pad_id)
+
+    def describe(self) -> dict[str, str]:
+        """What was loaded, for the log and the metrics."""
+        return {
+            "dtype": str(self._model.dtype).removeprefix("torch."),
+            "device": str(self._device),
+            "attention": str(self._model.config._attn_implementation),
+        }
+
+    def warm_up(self, link: Link) -> None:
+        """Run a short batch of the full size: no request is to pay for what is done only once."""
+        row = Row(prompt_ids=(self._config.pad_id,) * 8, max_tokens=2, ignore_eos=True)
+        self._generate([row] * self._config.batch_size, link, None)
+
+    def run(self, rows: Sequence[Row], link: Link) -> int:
+        """Run one batch until its last row ends; returns the number of steps."""
+        stream = TokenStream(link)
+        self._generate(rows, link, stream)
+        return stream.steps
+
+    def _generate(self, rows: Sequence[Row], link: Link, stream: TokenStream | None) -> None:
+        pad_id, eos_ids = self._config.pad_id, self._config.eos_ids
+        width = max(len(row.prompt_ids) for row in rows)
+        input_ids = torch.full((len(rows), width), pad_id, dtype=torch.long)
+        attention_mask = torch.zeros((len(rows), width), dtype=torch.long)
+        for index, row in enumerate(rows):
+            start = width - len(row.prompt_ids)
+            input_ids[index, start:] = torch.tensor(row.prompt_ids)
+            attention_mask[index, start:] = 1
+
+        def ended_elsewhere() -> list[int]:
+            ended: list[int] = []
+            while link.waiting():
+                ended += link.receive()["end_rows"]
+            return ended
+
+        processors: list[Any] = []
+        if eos_ids and any(row.min_tokens > 0 for row in rows):
+            processors.append(MinTokens(rows, width, eos_ids, self._device))
+        if any(row.temperature > 0 for row in rows):
+            processors.append(RowSampling(rows, self._device))
+        self._model.generate(
+            input_ids=input_ids.to(self._device),
+            attention_mask=attention_mask.to(self._device),
+            generation_config=_hf.GenerationConfig(
+                max_new_tokens=max(row.max_tokens for row in rows),
+                do_sample=False,
+                pad_token_id=pad_id,
+            ),
+            logits_processor=processors,
+            stopping_criteria=[RowEnds(rows, width, eos_ids, self._device, ended_elsewhere)],
+            streamer=stream,
+        )
+
+
+def serve(link: Link) -> int:
+    """Load, then run batches until the parent closes the socket. Returns the exit code."""
+    config = decode_config(link.receive())
+    try:
+        engine = Engine(config)
+        engine.warm_up(link)
+    except Exception as error:  # noqa: BLE001 - a boundary: whatever the files do, the parent is told
+        link.send({"load_failed": _one_line(error)})
+        return 1
+    link.send({"ready": engine.describe()})
+    while True:
+        message = link.receive()
+        if "batch" not in message:
+            continue  # the end of a row whose batch has ended meanwhile
+        try:
+            steps = engine.run(decode_batch(message), link)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            raise
+        except Exception as error:  # noqa: BLE001 - a boundary: one batch must not end the others
+            link.send({"failed": _one_line(error)})
+            if _device_spoilt(error):
+                return 1
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+        else:
+            link.send({"done": steps})
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:500]
+
+
+def _device_spoilt(error: Exception) -> bool:
+    """Whether this process cannot go on: a CUDA error other than out of memory stays for good."""
+    return not isinstance(error, torch.OutOfMemoryError) and "CUDA error" in str(error)
