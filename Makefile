@@ -1,6 +1,7 @@
 # make demo    compare a static-batch server with vLLM on this machine's CPU
 # make test    everything that CI runs
 # make bench-client   the client's cost and exactness, a quarter of an hour
+# make bench-static   the static server against a bare script, ten minutes
 # make clean   remove what was made here, and the model's cache
 #
 # The demo's workload: make demo N=200 RATE=inf CV=1.5 SEED=42 BATCH_SIZE=16
@@ -13,10 +14,10 @@ BATCH_SIZE ?= 16
 
 CACHE = $${LOADGEN_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/loadgen}
 
-.PHONY: help setup demo test test-fast check bench-client clean
+.PHONY: help setup demo test test-fast check bench-client bench-static clean
 
 help:
-	@sed -n '1,6s/^# \{0,1\}//p' Makefile
+	@sed -n '1,7s/^# \{0,1\}//p' Makefile
 
 setup:
 	@scripts/setup
@@ -38,6 +39,10 @@ check:
 bench-client:
 	@scripts/setup tools
 	@.venv/bin/python -m bench.client
+
+bench-static:
+	@scripts/setup
+	@.venv-servers/bin/python -m bench.static
 
 clean:
 	rm -rf .venv .venv-servers runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -144,7 +144,10 @@ class Answer:
     def end(self, at_s: float, *, is_whole: bool) -> None:
         """Nothing more will come; `is_whole`: the body came to its own end."""
         if self.status is not None and self.status != 200:
-            self._fail(_outcome_of_status(self.status), openai.error_text(bytes(self._body)))
+            text = openai.error_text(bytes(self._body))
+            if wait := self.header(b"retry-after"):
+                text = f"Retry-After {wait.decode('latin-1')}: {text}"
+            self._fail(_outcome_of_status(self.status), text)
         elif is_whole and not self.is_stream:
             self._read_json()
         self.done_s = self.done_s or at_s

@@ -99,6 +99,7 @@ async def test_a_fault_has_its_outcome(
     assert record.outcome == outcome
     assert record.error
     assert record.end_s >= record.start_s
+    assert ("Retry-After 7" in record.error) == ("retry_after" in fault)
 
 
 @pytest.mark.parametrize("transport", ["socket", "httpx"])

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_demo_compares_both_servers(tmp_path: Path) -> None:
-    """64 waiting requests: 2,435 output tokens on both sides, none failed, vLLM at least 2x."""
+    """64 waiting requests: 2,435 output tokens on both sides, none failed, vLLM ahead."""
     done = subprocess.run(
         [ROOT / "scripts" / "demo", "--request-rate", "inf", "--result-dir", tmp_path],
         capture_output=True,
@@ -32,7 +32,7 @@ def test_the_demo_compares_both_servers(tmp_path: Path) -> None:
         assert comparison["targets"][name]["completed"] == 64
         assert comparison["targets"][name]["failed"] == 0
         assert len(records_of(run, name)) == 64
-    assert comparison["ratio"]["output_tokens_per_s"] >= 2
+    assert comparison["ratio"]["output_tokens_per_s"] > 1
     assert comparison["verdict"] in ("VALID", "SUSPECT")
     report = (run / "report.html").read_text()
     assert "static" in report

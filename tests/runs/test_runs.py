@@ -206,3 +206,18 @@ def _recorder() -> Any:
             loop.close()
 
     return serving()
+
+
+def test_what_was_due_and_never_sent_is_dropped(tmp_path: Path) -> None:
+    """Under a cap, a hard stop leaves a record for each request that was due and still waited."""
+    with truth("--ttft-ms", "400", "--itl-ms", "1") as url:
+        done = call(
+            *("run", "--base-url", url, "--num-prompts", "50", "--request-rate", "inf"),
+            *("--max-concurrency", "2", "--max-duration", "0.5", "--output-len", "2"),
+            *("--json", "--quiet", "--num-warmups", "0", "--result-dir", str(tmp_path)),
+        )
+    outcomes = done.summary["targets"]["target"]["outcomes"]
+    assert outcomes["ok"] >= 2
+    assert outcomes["dropped"] >= 40
+    assert sum(outcomes.values()) == 50
+    assert len(records_of(done.path)) == 50

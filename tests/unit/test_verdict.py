@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made_records import made_header, made_record
 
-from loadgen.record import Outcome, RequestRecord, RunHeader, TokenSource
+from loadgen.record import Outcome, RequestRecord, RunHeader, TokenSource, WorkerHealth
 from loadgen.stats import summarise
 from loadgen.verdict import LAG_FLOOR_S, THRESHOLDS, Grade, Verdict, judge
 
@@ -332,3 +333,119 @@ def test_a_slow_server_is_no_reason() -> None:
         for n in range(N)
     ]
     assert judged(records).grade is Grade.VALID
+
+
+def health(**fields: float) -> WorkerHealth:
+    """A worker that was never out of breath."""
+    known: dict[str, Any] = {
+        "worker": 0, "target": "a", "cpu_s": 1.0, "wall_s": 10.0, "loop_lag_p99_s": 0.001,
+        "loop_lag_max_s": 0.002, "chunks": 1000,
+    }  # fmt: skip
+    return WorkerHealth(**(known | fields))
+
+
+def judged_by(state: WorkerHealth, **header: Any) -> dict[str, Grade]:
+    records = sound()
+    made = made_header(requests=len(records), **header)
+    summaries = {"a": summarise(records)}
+    return rules(judge(made, summaries, (50.0, 90.0, 99.0), health=[state]))
+
+
+LOOP = THRESHOLDS["loop_lag_share"]
+CPU = THRESHOLDS["worker_cpu"]
+CEILING = THRESHOLDS["ceiling_share"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "fields", "expected"),
+    [
+        ("loop_lag_share", {"loop_lag_p99_s": LOOP.suspect * TTFT_S * 0.9}, None),
+        ("loop_lag_share", {"loop_lag_p99_s": LOOP.suspect * TTFT_S * 1.1}, Grade.SUSPECT),
+        ("loop_lag_share", {"loop_lag_p99_s": LOOP.invalid * TTFT_S * 1.1}, Grade.INVALID),
+        ("worker_cpu", {"cpu_s": CPU.suspect * 10 * 0.99}, None),
+        ("worker_cpu", {"cpu_s": CPU.suspect * 10 * 1.01}, Grade.SUSPECT),
+        ("worker_cpu", {"cpu_s": CPU.invalid * 10 * 1.01}, Grade.INVALID),
+    ],
+)
+def test_a_client_out_of_breath(
+    rule: str, fields: dict[str, float], expected: Grade | None
+) -> None:
+    """A busy event loop and a busy core are reasons, above their thresholds and not below."""
+    assert judged_by(health(**fields)).get(rule) == expected
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [
+        (CEILING.suspect * 0.9, None),
+        (CEILING.suspect * 1.1, Grade.SUSPECT),
+        (CEILING.invalid * 1.1, Grade.INVALID),
+    ],
+)
+def test_load_near_the_self_checks_ceiling(share: float, expected: Grade | None) -> None:
+    """Events a second are held against what the self-check found; without one, nothing is said."""
+    state = health(chunks=int(10_000 * share * 10))
+    ceiling = {"events_per_s_per_worker": 10_000}
+    assert judged_by(state, self_check=ceiling).get("ceiling_share") == expected
+    assert "ceiling_share" not in judged_by(state)
+
+
+def bursts(share: float, n: int = 100) -> list[RequestRecord]:
+    """Streams of 16 chunks, of which `share` came all at one moment."""
+    records = []
+    for seq in range(n):
+        step_s = 0.0 if seq < share * n else 0.02
+        chunks = tuple(seq + TTFT_S + k * step_s for k in range(16))
+        records.append(made_record(seq, due=float(seq), chunks=chunks, asked=16))
+    return records
+
+
+BUFFERED = THRESHOLDS["buffered_share"]
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [
+        (0.0, None),
+        (BUFFERED.suspect - 0.02, None),
+        (BUFFERED.suspect + 0.02, Grade.SUSPECT),
+        (BUFFERED.invalid + 0.02, Grade.INVALID),
+    ],
+)
+def test_a_proxy_that_holds_streams_back(share: float, expected: Grade | None) -> None:
+    """Streams whose chunks all come at one moment are told; those with gaps are not."""
+    assert rules(judged(bursts(share))).get("buffered_share") == expected
+
+
+def test_a_server_that_merges_a_few_tokens_is_no_proxy() -> None:
+    """Some chunks of one step in one read, and gaps between steps, are as a server sends."""
+    records = [
+        made_record(
+            seq,
+            due=float(seq),
+            chunks=tuple(seq + 1.0 + (k // 2) * 0.02 for k in range(16)),
+            asked=16,
+        )
+        for seq in range(100)
+    ]
+    assert "buffered_share" not in rules(judged(records))
+
+
+def test_a_cap_that_holds_requests_back_is_told() -> None:
+    """Waiting under a cap is SUSPECT at most, and a cap that never holds is no reason."""
+    load = {"load": {"max_concurrency": 4}, "output": {"metric_percentiles": [50.0]}}
+    waiting = judged(sound(lag_s=3.0), made_header(requests=N, config=load))
+    assert rules(waiting) == {"held_back": Grade.SUSPECT}
+    assert rules(judged(sound(), made_header(requests=N, config=load))) == {}
+
+
+def test_why_a_run_was_stopped_is_said() -> None:
+    """The reason of an unfinished run is the one that stopped it."""
+    records = sound(150)
+    summaries = {"a": summarise(records)}
+    verdict = judge(
+        made_header(requests=N), summaries, (50.0,), stopped="--max-duration 5: the time is up"
+    )
+    (reason,) = verdict.reasons
+    assert reason.rule == "unfinished"
+    assert "--max-duration 5" in reason.text
