@@ -20,6 +20,8 @@ MAX_JSON_BYTES: Final = 16 * 1024 * 1024
 MAX_ERROR_BYTES: Final = 64 * 1024
 _LESSONS: Final = 8
 """A stream whose chunks have no template is not searched for one for ever."""
+_LEARNS_FROM: Final = 3
+"""Shorter answers end before a template would pay."""
 
 
 class Answer:
@@ -118,9 +120,7 @@ class Answer:
             # One whole event a read is the rule; were there more in it, the template would not fit.
             self._template is not None
             and parser.is_between_events
-            and data.startswith(b"data: ")
-            and data.endswith(b"\n\n")
-            and self._take_plain(data[6:-2], at_s)
+            and self._take_plain(self._template, data, at_s)
         ):
             return
         if self._is_over:
@@ -132,7 +132,8 @@ class Answer:
             self._is_over, self._template = True, None
             return
         for kind, event in events:
-            if self._template is not None and self._take_plain(event, at_s):
+            template = self._template
+            if template is not None and self._take_plain(template, b"data: %b\n\n" % event, at_s):
                 continue
             if event == openai.DONE:
                 self.saw_done = self._is_over = True
@@ -197,12 +198,10 @@ class Answer:
             return (1,) * len(self.chunk_s)
         return None
 
-    def _take_plain(self, event: bytes, at_s: float) -> bool:
+    def _take_plain(self, template: ChunkTemplate, framed: bytes, at_s: float) -> bool:
         """Take an event that the template fits, one token further than the last; else False."""
-        template = self._template
-        assert template is not None
         tokens = self._tokens_seen + 1
-        text = template.match(event, tokens)
+        text = template.match(framed, tokens)
         if not text:
             return False
         self.chunk_s.append(at_s)
@@ -227,7 +226,7 @@ class Answer:
                 self._fail(Outcome.MALFORMED, str(error))
             return
         self._take(delta, at_s)
-        if delta.has_content and self._lessons_left:
+        if delta.has_content and self._lessons_left and len(self.chunk_s) >= _LEARNS_FROM:
             self._lessons_left -= 1
             self._template = ChunkTemplate.learn(event, delta)
 

@@ -19,7 +19,7 @@ from loadgen import __version__
 from loadgen.client import library
 from loadgen.client.answer import Answer
 from loadgen.client.http import httpx
-from loadgen.client.transport import SocketTransport, Wire
+from loadgen.client.transport import Form, SocketTransport, Wire
 from loadgen.clock import monotonic
 from loadgen.config import DEFAULT_API_KEY_ENV, RequestConfig, TargetConfig, Transport
 from loadgen.errors import ConfigError
@@ -63,6 +63,7 @@ class Client:
             headers["authorization"] = f"Bearer {api_key}"
         headers |= config.header
         self.redactor = redactor_of([target], config)
+        self._forms: dict[str, Form] = {}
         self._sockets: SocketTransport | None = None
         if config.transport is Transport.SOCKET:
             tls = httpx.create_ssl_context(verify=False) if config.insecure else None
@@ -82,14 +83,24 @@ class Client:
         await self._http.aclose()
 
     def prepare(self, endpoint: str, body: bytes) -> Prepared:
-        """The request, built (and on our own transport serialised) ahead of its due time."""
+        """The request, built (and on our own transport serialised) ahead of its due time.
+
+        httpx builds the first one of each endpoint; those after it differ in their body alone.
+        """
+        form = self._forms.get(endpoint)
+        if form is not None:
+            return form.fill(body)
         request = self._http.build_request(
             "POST",
             url_of(self.target.base_url, endpoint),
             content=body,
             headers={"content-type": "application/json"},
         )
-        return request if self._sockets is None else self._sockets.serialise(request)
+        if self._sockets is None:
+            return request
+        wire = self._sockets.serialise(request)
+        self._forms[endpoint] = Form.of(wire)
+        return wire
 
     async def get(self, endpoint: str, timeout_s: float) -> httpx.Response:
         """A plain GET beside the load, such as the list of models; raises httpx's errors."""

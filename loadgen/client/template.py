@@ -47,7 +47,7 @@ class ChunkTemplate:
         if len(keys) != 1 or len(filled) != 1:
             return None
         start = keys[0].end()
-        template = ChunkTemplate(event[:start], event[start + len(text) :])
+        template = ChunkTemplate(b"data: " + event[:start], event[start + len(text) :] + b"\n\n")
         if delta.completion_tokens is None:
             return template if b'"usage":{' not in template._tail else None
         return template if template._expect_counts(delta) else None
@@ -72,19 +72,22 @@ class ChunkTemplate:
         self._tail_tokens = completion
         return True
 
-    def match(self, event: bytes, tokens: int) -> bytes | None:
-        """The event's text, if it is the template's with `tokens` generated so far, else None."""
+    def match(self, framed: bytes, tokens: int) -> bytes | None:
+        """The event's text, if it is the template's with `tokens` generated so far, else None.
+
+        `framed` is the whole event as it is sent: `data: `, the JSON, two line feeds.
+        """
         if self._pieces is not None and tokens != self._tail_tokens:
             before, between, after = self._pieces
             total = self._prompt_tokens + tokens
             self._tail = b"%b%d%b%d%b" % (before, total, between, tokens, after)
             self._tail_tokens = tokens
-        if not (event.startswith(self._head) and event.endswith(self._tail)):
+        if not (framed.startswith(self._head) and framed.endswith(self._tail)):
             return None
-        end = len(event) - len(self._tail)
-        if not _PLAIN_BYTES.fullmatch(event, self._head_bytes, end):
+        end = len(framed) - len(self._tail)
+        if not _PLAIN_BYTES.fullmatch(framed, self._head_bytes, end):
             return None
-        return event[self._head_bytes : end]
+        return framed[self._head_bytes : end]
 
     @property
     def tells_tokens(self) -> bool:

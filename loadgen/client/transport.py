@@ -31,6 +31,7 @@ MAX_BUFFERED_BYTES: Final = 256 * 1024
 """A pulled answer stops reading from the socket when more than this waits for its reader."""
 PASS_OVER_S: Final = 0.5
 """How long an address may take when there is another to try, as RFC 8305 asks."""
+_LENGTH_LINE: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: (\d+)")
 _BREAKS_A_HEAD: Final = re.compile(rb"[\r\n\x00]")
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -61,6 +62,27 @@ class Timeouts:
     connect_s: float | None = None
     write_s: float | None = None
     read_s: float | None = None
+
+
+class Form(NamedTuple):
+    """A request without its body: the next one to the same place differs in nothing else."""
+
+    origin: Origin
+    before_length: bytes
+    after_length: bytes
+
+    @staticmethod
+    def of(wire: Wire) -> Form:
+        """Of a request with a body; raises ValueError where it tells no length."""
+        head, _, _ = wire.data.partition(b"\r\n\r\n")
+        length = _LENGTH_LINE.search(head)
+        if length is None:
+            raise ValueError("no Content-Length in the request's head")
+        return Form(wire.origin, head[: length.start(1)], head[length.end(1) :] + b"\r\n\r\n")
+
+    def fill(self, body: bytes) -> Wire:
+        data = b"%b%d%b%b" % (self.before_length, len(body), self.after_length, body)
+        return Wire(self.origin, data)
 
 
 class SocketTransport(httpx.AsyncBaseTransport):
