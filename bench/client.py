@@ -147,7 +147,27 @@ def memory(seconds: float) -> Row:
     }
 
 
+def noise(seconds: float) -> Row:
+    """The machine itself: what a loop that only reads the clock loses, and how fast Python is."""
+    lost_s, now_s = 0.0, time.monotonic()
+    started_s = now_s
+    while now_s < started_s + 2.0:
+        last_s, now_s = now_s, time.monotonic()
+        if now_s - last_s > 0.001:
+            lost_s += now_s - last_s
+    loop_s = []
+    for _ in range(20):
+        began_s = time.perf_counter()
+        sum(number * number for number in range(100_000))
+        loop_s.append(time.perf_counter() - began_s)
+    return {
+        "machine_lost_ms_per_s": 1e3 * lost_s / (now_s - started_s),
+        "machine_100k_loops_ms": 1e3 * min(loop_s),
+    }
+
+
 MEASUREMENTS: Final[dict[str, Callable[[float], Row]]] = {
+    "noise": noise,
     "cost500": cost_at_500,
     "others": cost_beside_others,
     "parse": parse_cost,
