@@ -45,7 +45,7 @@ THRESHOLDS: Final = {
     "ceiling_share": Threshold(0.70, 1.00, "events/s a worker / the self-check's ceiling"),
     "error_share": Threshold(0.01, 0.10, "failed requests: percentiles are over survivors"),
     "length_shortfall": Threshold(0.01, 0.10, "1 - output tokens served / asked, of successes"),
-    "prompt_length_error": Threshold(0.05, 0.50, "|prompt tokens served / asked - 1|"),
+    "prompt_length_error": Threshold(0.05, 10.0, "|prompt tokens served / asked - 1|"),
     "buffered_share": Threshold(
         0.20, 0.80, "streams whose chunks came in bursts, as from a proxy that holds them back"
     ),

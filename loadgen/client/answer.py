@@ -144,6 +144,8 @@ class Answer:
 
     def end(self, at_s: float, *, is_whole: bool) -> None:
         """Nothing more will come; `is_whole`: the body came to its own end."""
+        if self._tokens_seen > (self.output_tokens or 0):
+            self.output_tokens = self._tokens_seen
         if self.status is not None and self.status != 200:
             text = openai.error_text(bytes(self._body))
             if wait := self.header(b"retry-after"):
@@ -201,19 +203,17 @@ class Answer:
     def _take_plain(self, template: ChunkTemplate, framed: bytes, at_s: float) -> bool:
         """Take an event that the template fits, one token further than the last; else False."""
         tokens = self._tokens_seen + 1
-        text = template.match(framed, tokens)
-        if not text:
+        if not template.fits(framed, tokens):
             return False
         self.chunk_s.append(at_s)
         if template.tells_tokens:
-            self._tokens_seen = self.output_tokens = tokens
-            self.usage_events += 1
+            self._tokens_seen = tokens
             self.chunk_tokens.append(1)
         live = self._live
         live.chunks += 1
         live.tokens += 1
         if self._keep_text:
-            self.text.append(text.decode())
+            self.text.append(template.text(framed))
         return True
 
     def _take_event(self, kind: bytes, event: bytes, at_s: float) -> None:

@@ -15,7 +15,10 @@ from loadgen.client.openai import Delta
 
 _PLAIN: Final = re.compile(r"[ !#-\[\]-~]+")
 """ASCII that JSON writes as it is."""
-_PLAIN_BYTES: Final = re.compile(_PLAIN.pattern.encode())
+_PLAIN_BYTES: Final = re.compile(_PLAIN.pattern.encode()).fullmatch
+_NUMBERED: Final = 4096
+_NUMBERS: Final = tuple(b"%d" % number for number in range(_NUMBERED))
+"""Formatting two numbers an event would cost as much as looking at the text."""
 _TEXT_KEY: Final = re.compile(rb'"(?:text|content|reasoning|reasoning_content)":\s*"')
 _COUNT: Final = re.compile(rb'"(completion|total)_tokens":\s*(\d+)')
 
@@ -23,15 +26,16 @@ _COUNT: Final = re.compile(rb'"(completion|total)_tokens":\s*(\d+)')
 class ChunkTemplate:
     """The bytes around one stream's texts."""
 
-    __slots__ = ("_head", "_head_bytes", "_pieces", "_prompt_tokens", "_tail", "_tail_tokens")
+    __slots__ = ("_head", "_head_bytes", "_pieces", "_prompt_tokens", "_tail", "tells_tokens")
 
     def __init__(self, head: bytes, tail: bytes) -> None:
         self._head = head
         self._head_bytes = len(head)
         self._tail = tail
-        self._tail_tokens = 0  # of completion, that `_tail` says
         self._pieces: tuple[bytes, bytes, bytes] | None = None  # around total and completion
         self._prompt_tokens = 0
+        self.tells_tokens = False
+        """Whether each chunk carries its count."""
 
     @staticmethod
     def learn(event: bytes, delta: Delta) -> ChunkTemplate | None:
@@ -69,27 +73,30 @@ class ChunkTemplate:
             self._tail[done.end(2) :],
         )
         self._prompt_tokens = prompt
-        self._tail_tokens = completion
+        self.tells_tokens = True
         return True
 
-    def match(self, framed: bytes, tokens: int) -> bytes | None:
-        """The event's text, if it is the template's with `tokens` generated so far, else None.
+    def fits(self, framed: bytes, tokens: int) -> bool:
+        """Whether an event is the template with a text and with `tokens` generated so far.
 
         `framed` is the whole event as it is sent: `data: `, the JSON, two line feeds.
         """
-        if self._pieces is not None and tokens != self._tail_tokens:
+        if self._pieces is not None:
             before, between, after = self._pieces
             total = self._prompt_tokens + tokens
-            self._tail = b"%b%d%b%d%b" % (before, total, between, tokens, after)
-            self._tail_tokens = tokens
-        if not (framed.startswith(self._head) and framed.endswith(self._tail)):
-            return None
-        end = len(framed) - len(self._tail)
-        if not _PLAIN_BYTES.fullmatch(framed, self._head_bytes, end):
-            return None
-        return framed[self._head_bytes : end]
+            if total < _NUMBERED:
+                tail = before + _NUMBERS[total] + between + _NUMBERS[tokens] + after
+            else:
+                tail = b"%b%d%b%d%b" % (before, total, between, tokens, after)
+            self._tail = tail
+        else:
+            tail = self._tail
+        return (
+            framed.endswith(tail)
+            and framed.startswith(self._head)
+            and _PLAIN_BYTES(framed, self._head_bytes, len(framed) - len(tail)) is not None
+        )
 
-    @property
-    def tells_tokens(self) -> bool:
-        """Whether each chunk carries its count."""
-        return self._pieces is not None
+    def text(self, framed: bytes) -> str:
+        """The text of the event that has just been found to fit."""
+        return framed[self._head_bytes : -len(self._tail)].decode()

@@ -137,9 +137,10 @@ def test_the_shortcut_is_taken(form: str, tokens: int | None) -> None:
     assert template is not None
     assert template.tells_tokens is (tokens is not None)
     after = None if tokens is None else tokens + 1
-    assert template.match(event(" city", after, form), 6) == b" city"
-    assert template.match(event(' "city"', after, form), 6) is None
-    assert template.match(event(" city", after, form, "stop"), 6) is None
+    assert template.fits(event(" city", after, form), 6)
+    assert template.text(event(" city", after, form)) == " city"
+    assert not template.fits(event(' "city"', after, form), 6)
+    assert not template.fits(event(" city", after, form, "stop"), 6)
 
 
 def test_a_count_that_is_not_the_next_one_is_no_match() -> None:
@@ -147,7 +148,7 @@ def test_a_count_that_is_not_the_next_one_is_no_match() -> None:
     first = event(" the", 5, "text")[6:-2]
     template = ChunkTemplate.learn(first, decode(first))
     assert template is not None
-    assert template.match(event(" city", 7, "text"), 6) is None
+    assert not template.fits(event(" city", 7, "text"), 6)
 
 
 @pytest.mark.parametrize(
