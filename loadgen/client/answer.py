@@ -111,22 +111,22 @@ class Answer:
         return b""
 
     def body(self, data: bytes, at_s: float) -> None:
+        template = self._template  # of a stream, once it is known
+        if (
+            # One whole event a read is the rule; were there more in it, the template would not fit.
+            template is not None
+            and self._parser.is_between_events
+            and self._take_plain(template, data, at_s)
+        ):
+            return
         if not self.is_stream:
             limit = MAX_JSON_BYTES if self.status == 200 else MAX_ERROR_BYTES
             self._body += data[: max(0, limit - len(self._body))]
             return
-        parser = self._parser
-        if (
-            # One whole event a read is the rule; were there more in it, the template would not fit.
-            self._template is not None
-            and parser.is_between_events
-            and self._take_plain(self._template, data, at_s)
-        ):
-            return
         if self._is_over:
             return
         try:
-            events = parser.feed(data)
+            events = self._parser.feed(data)
         except EventTooLong as error:
             self._fail(Outcome.MALFORMED, str(error))
             self._is_over, self._template = True, None
