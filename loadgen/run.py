@@ -95,7 +95,7 @@ def describe_load(config: RunConfig) -> dict[str, Any]:
     }
 
 
-async def plan(config: RunConfig, progress: Progress) -> Plan:
+async def plan(config: RunConfig) -> Plan:
     """Settle everything that can fail before a run; raises LoadgenError, and writes nothing."""
     workload = _workload(config)
     if config.request.tokenizer is not None:
@@ -110,7 +110,6 @@ async def plan(config: RunConfig, progress: Progress) -> Plan:
             await stack.enter_async_context(Client(target, config.request, LiveCounters()))
             for target in config.targets
         ]
-        progress.say("asking the target what it takes")
         has_messages = any("messages" in own for own in workload.trace.payload or ())
         agreement = await negotiate(clients, config.request, config.load, has_messages=has_messages)
     _check_context(workload, agreement)
@@ -128,7 +127,7 @@ async def run(config: RunConfig, command: Sequence[str], progress: Progress) -> 
 
     Ctrl-C (or SIGTERM) once sends nothing more and waits for the answers; twice cuts them off.
     """
-    planned = await plan(config, progress)
+    planned = await plan(config)
     started = datetime.now(UTC)
     kind = "compare" if len(config.targets) > 1 else "run"
     path = new_run_path(config.output.result_dir, kind, started)

@@ -69,7 +69,7 @@ def test_a_closed_loop_keeps_its_width(quick: str, tmp_path: Path) -> None:
         now += step
         most = max(most, now)
     assert most == 5
-    assert all(r["start_s"] - r["due_s"] < 0.05 for r in records)
+    assert all(r["start_s"] - r["due_s"] < 0.5 for r in records)
     assert done.summary["targets"]["target"]["completed"] == 40
 
 
