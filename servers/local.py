@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
@@ -225,7 +226,8 @@ def _running_members(group: int) -> list[int]:
     return members
 
 
-def start_static(
+def start(
+    module: str,
     model: Path | str,
     log_path: Path,
     *,
@@ -235,36 +237,18 @@ def start_static(
     port: int | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> ServerProcess:
-    """Start the static-batch server; it is not ready yet. `arguments` are further flags of
-    `servers.static`.
+    """Start a server module; it is not ready yet.
+
+    `arguments` are further flags of the module, for vLLM its own ones after `--`.
     """
     flags = ["--model", str(model), "--batch-size", str(batch_size)]
     if served_model_name:
         flags += ["--served-model-name", served_model_name]
-    return ServerProcess(
-        "servers.static", [*flags, *arguments], log_path, port=port, environment=environment
-    )
+    return ServerProcess(module, [*flags, *arguments], log_path, port=port, environment=environment)
 
 
-def start_vllm(
-    model: Path | str,
-    log_path: Path,
-    *,
-    served_model_name: str | None = None,
-    batch_size: int = 16,
-    arguments: Sequence[str] = (),
-    port: int | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> ServerProcess:
-    """Start vLLM's own server; it is not ready yet. `arguments` are further flags, vLLM's own ones
-    after `--`.
-    """
-    flags = ["--model", str(model), "--batch-size", str(batch_size)]
-    if served_model_name:
-        flags += ["--served-model-name", served_model_name]
-    return ServerProcess(
-        "servers.vllm", [*flags, *arguments], log_path, port=port, environment=environment
-    )
+start_static = partial(start, "servers.static")
+start_vllm = partial(start, "servers.vllm")
 
 
 @contextmanager

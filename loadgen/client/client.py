@@ -19,7 +19,8 @@ from loadgen import __version__
 from loadgen.client import library
 from loadgen.client.answer import Answer
 from loadgen.client.http import httpx
-from loadgen.client.transport import Form, SocketTransport, Wire
+from loadgen.client.transport import SocketTransport
+from loadgen.client.wire import Form, Wire
 from loadgen.clock import monotonic
 from loadgen.config import DEFAULT_API_KEY_ENV, RequestConfig, TargetConfig, Transport
 from loadgen.errors import ConfigError

@@ -6,7 +6,7 @@ import pytest
 
 from loadgen.client.client import Client
 from loadgen.client.openai import CHAT, COMPLETIONS
-from loadgen.client.transport import Form, Origin, Wire
+from loadgen.client.wire import Form, Origin, Wire
 from loadgen.config import RequestConfig, TargetConfig
 from loadgen.live import LiveCounters
 

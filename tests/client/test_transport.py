@@ -22,8 +22,10 @@ import trustme
 import uvicorn
 
 from loadgen.client import transport as transport_module
+from loadgen.client.connection import MAX_HEAD_BYTES
 from loadgen.client.http import httpx
-from loadgen.client.transport import MAX_HEAD_BYTES, SocketTransport, Wire
+from loadgen.client.transport import SocketTransport
+from loadgen.client.wire import Wire
 from loadgen.clock import monotonic
 
 pytestmark = pytest.mark.anyio
