@@ -258,7 +258,7 @@ def outcome_of(error: httpx.HTTPError, answer: Answer) -> Outcome:
     if isinstance(error, httpx.ConnectTimeout):
         return Outcome.TIMEOUT_CONNECT
     if isinstance(error, httpx.ConnectError | httpx.ProxyError):
-        return Outcome.TLS if _is_tls(error) else Outcome.CONNECT
+        return Outcome.TLS if is_tls_failure(error) else Outcome.CONNECT
     never_answered = answer.status is None
     if isinstance(error, httpx.RemoteProtocolError):
         garbage = never_answered and not _HUNG_UP.search(str(error))
@@ -268,7 +268,8 @@ def outcome_of(error: httpx.HTTPError, answer: Answer) -> Outcome:
     return Outcome.MALFORMED
 
 
-def _is_tls(error: BaseException) -> bool:
+def is_tls_failure(error: BaseException) -> bool:
+    """Whether a failure of the connection is one of TLS: a certificate, a protocol, a name."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLError):

@@ -11,16 +11,17 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
+from urllib.request import getproxies
 
 import orjson
 
 from loadgen.client import openai
 from loadgen.client.answer import Answer
-from loadgen.client.client import Client
+from loadgen.client.client import Client, is_tls_failure
 from loadgen.client.http import httpx
 from loadgen.client.openai import BodyOptions, Feature
 from loadgen.clock import monotonic
-from loadgen.config import Endpoint, LoadConfig, RequestConfig
+from loadgen.config import Endpoint, LoadConfig, RequestConfig, Transport
 from loadgen.errors import ConfigError, TargetNotReady
 from loadgen.live import LiveCounters
 from loadgen.record import TargetInfo
@@ -76,7 +77,7 @@ async def negotiate(
     if has_messages and request.endpoint is Endpoint.COMPLETIONS:
         raise ConfigError("--endpoint: the trace has chat messages; use /v1/chat/completions")
     deadline_s = monotonic() + load.ready_timeout
-    models = [await _model(client, request.model, deadline_s) for client in clients]
+    models = [await _model(client, request, deadline_s) for client in clients]
     wanted = [request.endpoint]
     if request.endpoint is Endpoint.AUTO:
         wanted = [Endpoint.CHAT] if has_messages else [Endpoint.COMPLETIONS, Endpoint.CHAT]
@@ -115,14 +116,23 @@ async def negotiate(
     )
 
 
-async def _model(client: Client, asked: str | None, deadline_s: float) -> tuple[str, int | None]:
+async def _model(
+    client: Client, request: RequestConfig, deadline_s: float
+) -> tuple[str, int | None]:
     """(model, its context length where told), once the target answers at all."""
+    asked = request.model
     where = _where(client)
     while True:
         try:
             response = await client.get("/v1/models", max(1.0, deadline_s - monotonic()))
         except httpx.HTTPError as error:
+            if is_tls_failure(error):
+                raise TargetNotReady(
+                    f"{where}: TLS failed ({error}); give --insecure if you trust it all the same"
+                ) from None
             problem = f"does not answer ({type(error).__name__}: {error})"
+            if request.transport is Transport.SOCKET and getproxies():
+                problem += "; the proxy of the environment is used by --transport httpx only"
         else:
             if response.status_code < 500:
                 break

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ssl
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+import trustme
 
 from loadgen.client.client import Client
 from loadgen.client.negotiate import Agreement, negotiate
@@ -147,3 +149,26 @@ async def test_a_named_key_that_is_not_set_is_told() -> None:
     """--api-key-env of a variable that is not there is a mistake, not a run without a key."""
     with pytest.raises(ConfigError, match="NO_SUCH_KEY"):
         await settle({}, api_key_env="NO_SUCH_KEY")
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_told() -> None:
+    """TLS that fails is told as such at once, with the flag that skips it, and not waited for."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    async with TruthServer(TruthConfig(), ssl_context=context) as server:
+        target = TargetConfig(base_url=server.base_url)
+        config = RequestConfig()
+        async with Client(target, config, LiveCounters()) as client:
+            with pytest.raises(TargetNotReady, match="--insecure"):
+                await negotiate([client], config, LoadConfig(ready_timeout=60))
+
+
+async def test_a_proxy_that_is_not_used_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing answers and the environment names a proxy, the line says who would use it."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    config = RequestConfig()
+    async with Client(
+        TargetConfig(base_url="http://127.0.0.1:9"), config, LiveCounters()
+    ) as client:
+        with pytest.raises(TargetNotReady, match="--transport httpx"):
+            await negotiate([client], config, LoadConfig(ready_timeout=0))
