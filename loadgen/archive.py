@@ -165,6 +165,8 @@ def _read_header(path: Path) -> RunHeader:
 
 def _record(row: dict[str, Any]) -> RequestRecord:
     known = _known(RequestRecord, row)
+    for name in ("due_s", "start_s", "end_s"):
+        known[name] = float(row[name])
     known["phase"] = Phase(row["phase"])
     known["outcome"] = Outcome(row["outcome"])
     source = row.get("token_source")

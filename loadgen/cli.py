@@ -59,6 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LoadgenError as error:
         print(f"loadgen: {error}", file=sys.stderr)
         return USAGE
+    except BrokenPipeError:  # whoever read our output has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print("loadgen: interrupted", file=sys.stderr)
         return INTERRUPTED

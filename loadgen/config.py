@@ -259,6 +259,23 @@ class RequestConfig(Strict):
     total_timeout: PositiveFloat = Field(1800.0, description="seconds a request may take in all")
     keep_text: bool = Field(False, description="keep the generated text in the records")
 
+    @model_validator(mode="after")
+    def _agree(self) -> RequestConfig:
+        for key in (self.extra_body or {}).keys() & _OURS.keys():
+            raise _conflict("extra_body", f"{key} is set by loadgen itself; use {_OURS[key]}")
+        return self
+
+
+_OURS: Final = {
+    "model": "--model",
+    "prompt": "a trace with prompts",
+    "messages": "a trace with messages",
+    "max_tokens": "--output-len or a trace",
+    "max_completion_tokens": "--output-len or a trace",
+    "stream": "--no-stream",
+    "stream_options": "nothing: it is negotiated",
+}
+
 
 class Pace(StrEnum):
     """What decides when a request is due."""
@@ -328,16 +345,9 @@ class LoadConfig(Strict):
                 "closed_loop", "needs a number to keep in flight: give", ["max_concurrency"]
             )
         if self.gang is not None:
-            others = {
-                "closed_loop",
-                "max_concurrency",
-                "ramp_up",
-                "workers",
-            } & self.model_fields_set
-            if others:
-                raise ValueError(
-                    f"gang is a pace of its own; leave out {', '.join(sorted(others))}"
-                )
+            others = {"closed_loop", "max_concurrency", "ramp_up", "workers"}
+            if said := others & self.model_fields_set:
+                raise _conflict("gang", "is a pace of its own; leave out", said)
         elif self.gang_pad:
             raise _conflict("gang_pad", "needs a size: give", ["gang"])
         cap, workers = self.max_concurrency, self.workers

@@ -182,7 +182,8 @@ class Conductor:
 
     async def _take_turn(self, begin: Begin) -> None:
         name = self._plan.config.targets[begin.target].name
-        self._progress.say(f"{name}: warming up")
+        if self._plan.config.load.num_warmups:
+            self._progress.say(f"{name}: warming up")
         await self._workers.get_ready(begin)
         with self._progress.watch(name, self._workers.live, len(self._plan.workload.trace)):
             watch = asyncio.create_task(self._watch_hard_stops(monotonic()))
@@ -241,7 +242,8 @@ class Conductor:
             self._workers.cut()
             return
         self.was_interrupted = True
-        self._stop("interrupted: sending nothing more; Ctrl-C again cuts off what is in flight")
+        self._stop("interrupted")
+        self._progress.say("sending nothing more; Ctrl-C again cuts off what is in flight")
 
 
 def _workload(config: RunConfig) -> Workload:

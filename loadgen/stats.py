@@ -201,7 +201,7 @@ def _steady(c: Columns) -> Steady | None:
     if not len(c):
         return None
     first_s, last_s = float(c.due_s.min()), float(c.due_s.max())
-    if last_s <= first_s:
+    if last_s <= first_s or not len(c.chunk_s):  # answers that do not stream have no chunk times
         return None
     is_in = (c.chunk_s >= first_s) & (c.chunk_s <= last_s)
     tokens = int(c.chunk_tokens[is_in].sum())

@@ -170,11 +170,12 @@ class Worker:
             self._live.restart()
             replay = turn.replay(self._limits())
             replay.build_ahead(self._shots())
-            self._link.send(Ready())
-            go = await self._orders.get()
-            if not isinstance(go, Go):
-                return
+            # Before Ready: collecting takes some 50 ms, which the first request would wait.
             with _garbage_left_alone():
+                self._link.send(Ready())
+                go = await self._orders.get()
+                if not isinstance(go, Go):
+                    return
                 health = await self._measure(replay, go.origin_s, turn.labels)
         self._link.send(Done(self._live, health))
 

@@ -83,11 +83,13 @@ async def negotiate(
         wanted = [Endpoint.CHAT] if has_messages else [Endpoint.COMPLETIONS, Endpoint.CHAT]
     problem = ""
     for endpoint in wanted:
-        options, replies, problem = await _try_endpoint(
+        options, replies, problem, is_refusal = await _try_endpoint(
             clients, [model for model, _ in models], endpoint, request
         )
         if not problem:
             break
+        if not is_refusal:  # it may well serve this endpoint, only not now
+            raise TargetNotReady(problem)
     else:
         raise TargetNotReady(problem)
     if any(Feature.MAX_COMPLETION_TOKENS in option.features for option in options):
@@ -168,8 +170,9 @@ def _served_models(body: bytes) -> dict[str, int | None]:
 
 async def _try_endpoint(
     clients: Sequence[Client], models: Sequence[str], endpoint: str, request: RequestConfig
-) -> tuple[list[BodyOptions], list[_Reply], str]:
-    """Options and replies of all targets at `endpoint`, or the first problem."""
+) -> tuple[list[BodyOptions], list[_Reply], str, bool]:
+    """Options and replies of all targets at `endpoint`, or the first problem, and whether that is
+    the endpoint being refused."""
     all_options: list[BodyOptions] = []
     replies: list[_Reply] = []
     for client, model in zip(clients, models, strict=True):
@@ -191,10 +194,11 @@ async def _try_endpoint(
             raise TargetNotReady(_wants_key(_where(client), reply.status))
         if not reply.took_it:
             what = reply.status if reply.status is not None else "no answer"
-            return [], [], f"{_where(client)}: {endpoint} for model {model}: {what}: {reply.error}"
+            problem = f"{_where(client)}: {endpoint} for model {model}: {what}: {reply.error}"
+            return [], [], problem, reply.status in _REFUSALS
         all_options.append(options)
         replies.append(reply)
-    return all_options, replies, ""
+    return all_options, replies, "", False
 
 
 async def _features(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from loadgen.compare import figures, ratio_of
-from loadgen.record import Outcome
+from loadgen.record import Outcome, TokenSource
 from loadgen.stats import Distribution, Summary, percentile_name
 
 COUNTS: Final = (
@@ -80,11 +80,18 @@ def answer_of(summaries: dict[str, Summary]) -> str:
     sentences = []
     for name in names[1:]:
         ratio = ratio_of(headline[name], headline[names[0]])["output_tokens_per_s"]
-        sentences.append(
-            f"{name} and {names[0]} cannot be compared: one of them gave no tokens."
-            if ratio is None
-            else f"On this trace {name} gave {ratio:.2f}x the output tokens/s of {names[0]}."
-        )
+        both = (summaries[name], summaries[names[0]])
+        if ratio is None or not all(summary.completed for summary in both):
+            sentences.append(f"{name} and {names[0]} cannot be compared: one of them gave nothing.")
+        elif any(TokenSource.CHUNKS in summary.token_sources for summary in both):
+            sentences.append(
+                f"The output tokens/s of {name} and {names[0]} cannot be compared: no usage was "
+                "told, and a chunk may hold several tokens."
+            )
+        else:
+            sentences.append(
+                f"On this trace {name} gave {ratio:.2f}x the output tokens/s of {names[0]}."
+            )
     return " ".join(sentences)
 
 

@@ -268,3 +268,9 @@ def test_defaults_are_those_of_the_demo() -> None:
     assert (request.endpoint, request.stream, request.insecure) == (Endpoint.AUTO, True, False)
     assert request.api_key_env == "OPENAI_API_KEY"
     assert OutputConfig().result_dir == Path("runs")
+
+
+@pytest.mark.parametrize("key", ["stream", "max_tokens", "model", "prompt", "stream_options"])
+def test_body_fields_that_loadgen_sets_cannot_be_overridden(key: str) -> None:
+    """--extra-body adds fields; what loadgen sets itself is refused, with the flag to use."""
+    assert key in refusal(RequestConfig, extra_body={key: 1})

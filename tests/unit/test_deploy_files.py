@@ -101,3 +101,10 @@ def test_documented_variables_are_those_of_the_file() -> None:
     page = (ROOT / "docs" / "deploy.md").read_text()
     assert read
     assert {name for name in read if f"`{name}`" not in page} == set()
+
+
+def test_no_placeholder_is_left_in_the_documentation() -> None:
+    """A page that was to be filled in has been."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    left = [page.name for page in pages if re.search(r"@[A-Z]{3,}@", page.read_text())]
+    assert left == []

@@ -117,3 +117,17 @@ def test_the_terminal_says_what_itl_stands_on(tmp_path: Path) -> None:
         shown[source] = out.getvalue()
     assert "ITL counts each as one" in shown[TokenSource.USAGE]
     assert "ITL counts each as one" not in shown[TokenSource.CONTINUOUS_USAGE]
+
+
+def test_tokens_that_are_chunks_are_not_compared() -> None:
+    """Where one side's tokens are guessed from its chunks, no ratio of them is headlined."""
+    guessed = summarise(
+        [made_record(n, chunks=(1.0, 2.0), token_source=TokenSource.CHUNKS) for n in range(2)]
+    )
+    assert "cannot be compared" in answer_of({"a": SLOW, "b": guessed})
+    assert "x the output tokens/s" in answer_of({"a": SLOW, "b": FAST})
+
+
+def test_a_target_that_gave_nothing_has_no_ratio() -> None:
+    """0.00x would be a speed; there is none."""
+    assert "gave nothing" in answer_of({"a": SLOW, "b": NOTHING})

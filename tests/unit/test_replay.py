@@ -186,8 +186,9 @@ def test_a_closed_loop_is_due_when_a_place_is_free(run_loop: Run) -> None:
         seen = await replayed(shots_at(*[0.0] * 8), answer, limits=limits)
         assert seen.fired == list(range(8))
         assert seen.widest == 2
-        assert seen.due_s[2] >= 0.003
-        assert seen.due_s[7] >= 3 * 0.003
+        early_s = 0.001  # uvloop's timers count whole milliseconds
+        assert seen.due_s[2] >= 0.003 - early_s
+        assert seen.due_s[7] >= 3 * (0.003 - early_s)
         for due_s, at_s in zip(seen.due_s, seen.at_s, strict=True):
             assert due_s <= at_s < due_s + LATE_S
 

@@ -269,3 +269,13 @@ def test_any_records_can_be_summarised(
     assert json.loads(json.dumps(content, allow_nan=False)) == content
     for name in ("duration_s", "requests_per_s", "output_tokens_per_s"):
         assert content[name] is None or content[name] >= 0
+
+
+def test_answers_that_do_not_stream_have_no_steady_throughput() -> None:
+    """Without chunk times nobody knows when tokens came: no figure, and not 0."""
+    whole = [
+        made_record(n, due=float(n), end=n + 1.0, served=4, token_source=TokenSource.USAGE)
+        for n in range(5)
+    ]
+    assert summarise(whole).steady is None
+    assert summarise(whole).output_tokens_per_s is not None

@@ -449,3 +449,10 @@ def test_why_a_run_was_stopped_is_said() -> None:
     (reason,) = verdict.reasons
     assert reason.rule == "unfinished"
     assert "--max-duration 5" in reason.text
+
+
+def test_one_late_request_of_a_few_does_not_condemn_a_run() -> None:
+    """The p99 of fewer than 100 is their maximum: SUSPECT at most."""
+    records = sound(20)
+    records[0] = made_record(0, start=5.0, chunks=(6.0, 6.1, 6.2, 6.3))
+    assert rules(judged(records))["schedule_lag_share"] is Grade.SUSPECT
