@@ -42,6 +42,14 @@ def render_html(result: Result) -> str:
     )
 
 
+def _load_of(config: dict[str, Any]) -> str:
+    """How the trace was made into load, as far as it differs from the defaults."""
+    load = {key: value for key, value in config.get("load", {}).items() if value}
+    drawn = config.get("generate", {}) if config.get("trace") is None else {}
+    facts = {key: value for key, value in (drawn | load).items() if value is not None}
+    return ", ".join(f"{key} {value}" for key, value in facts.items()) or "open loop"
+
+
 def _facts(result: Result) -> list[tuple[str, Any]]:
     header = result.run.header
     facts: list[tuple[str, Any]] = []
@@ -55,7 +63,8 @@ def _facts(result: Result) -> list[tuple[str, Any]]:
         facts.append((f"tokens of {name} counted by", sources or "nothing"))
     facts += [
         ("trace", f"{header.trace_name}, SHA-256 {header.trace_sha256}"),
-        ("seed", header.seed),
+        ("prompt seed", header.seed),
+        ("load", _load_of(header.config)),
         ("transport", header.transport),
         ("versions", ", ".join(f"{name} {v}" for name, v in header.versions.items())),
         ("machine", ", ".join(f"{name} {v}" for name, v in header.machine.items())),
