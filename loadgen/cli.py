@@ -22,6 +22,7 @@ from rich.console import Console
 
 from loadgen import __version__
 from loadgen.ceiling import save
+from loadgen.compare import comparison
 from loadgen.config import (
     GeneratorConfig,
     LoadConfig,
@@ -213,7 +214,10 @@ def _run_config(arguments: argparse.Namespace, targets: list[TargetConfig]) -> R
 
 def _show(result: Result, *, as_json: bool) -> None:
     if as_json:
-        _print_json({"run_directory": str(result.run.path), **result.as_json()})
+        shown = {"run_directory": str(result.run.path), **result.as_json()}
+        if len(result.summaries) > 1:
+            shown["comparison"] = comparison(result.summaries, result.verdict)
+        _print_json(shown)
         return
     console = Console(width=None if sys.stdout.isatty() else _TABLE_COLUMNS, highlight=False)
     print_result(result, console)

@@ -79,6 +79,8 @@ class Plan:
 def describe_load(config: RunConfig) -> dict[str, Any]:
     """What a run would send, without sending anything; raises LoadgenError."""
     workload = _workload(config)
+    if config.request.tokenizer is not None:
+        load_tokenizer(config.request.tokenizer)
     trace = workload.trace
     targets = len(config.targets)
     return {

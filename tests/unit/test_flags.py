@@ -363,3 +363,17 @@ def test_a_dry_run_shows_no_password(capsys: pytest.CaptureFixture[str]) -> None
     """What is printed of a target is its cleaned URL."""
     assert main(["run", "--base-url", f"http://user:{CANARY}@h", "--dry-run"]) == 0
     assert CANARY not in capsys.readouterr().out
+
+
+def test_a_dry_run_finds_a_tokenizer_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    """What would stop a run stops its rehearsal."""
+    assert "--tokenizer" in mistake(capsys, *RUN, "--dry-run", "--tokenizer", "/no/such/file")
+
+
+def test_the_report_of_a_comparison_prints_it_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """--json of several targets holds their ratios, as comparison.json does."""
+    records = [made_record(0, target=name, chunks=(1.0, 2.0), asked=2) for name in ("a", "b")]
+    made_run(Path("run"), made_header("a", "b"), records)
+    main(["report", "run", "--json"])
+    found = orjson.loads(capsys.readouterr().out)
+    assert found["comparison"]["ratio"]["output_tokens"] == 1.0
