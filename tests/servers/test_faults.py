@@ -244,7 +244,10 @@ async def fail_one_batch(small_model: Path) -> tuple[list[Piece | ApiError], Pie
     batcher.submit(after)
     survived = await answer(after)
     await model.stop()
-    await asyncio.gather(*tasks)
+    # Bounded: a wait for both tasks to end by themselves has once not come back.
+    _, left = await asyncio.wait(tasks, timeout=10)
+    for task in left:
+        task.cancel()
     assert model.state is State.STOPPED
     return failed, survived, model.restarts
 
