@@ -69,7 +69,7 @@ class Batcher:
         try:
             while True:
                 await self._model.wait_ready()
-                batch = await self._form()
+                batch = await self._form_unless_over()
                 if self._model.state is State.READY:
                     await self._run(batch)
                 else:
@@ -78,6 +78,19 @@ class Batcher:
             while self._waiting:
                 self._fail(self._waiting.popleft(), unavailable(str(error)))
             self._note_queue()
+
+    async def _form_unless_over(self) -> list[Job]:
+        """As `_form`, but an idle queue does not outwait the model; raises ModelDead."""
+        form = asyncio.ensure_future(self._form())
+        over = asyncio.ensure_future(self._model.wait_over())
+        try:
+            await asyncio.wait((form, over), return_when=asyncio.FIRST_COMPLETED)
+            if not form.done():
+                await over
+            return await form
+        finally:
+            form.cancel()
+            over.cancel()
 
     async def _form(self) -> list[Job]:
         while True:

@@ -244,10 +244,7 @@ async def fail_one_batch(small_model: Path) -> tuple[list[Piece | ApiError], Pie
     batcher.submit(after)
     survived = await answer(after)
     await model.stop()
-    # Bounded: a wait for both tasks to end by themselves has once not come back.
-    _, left = await asyncio.wait(tasks, timeout=10)
-    for task in left:
-        task.cancel()
+    await asyncio.wait_for(asyncio.gather(*tasks), 30)
     assert model.state is State.STOPPED
     return failed, survived, model.restarts
 
