@@ -12,7 +12,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ from loadgen.config import (
     TargetConfig,
 )
 from loadgen.errors import ConfigError, LoadgenError
+from loadgen.exporter import Exporter
 from loadgen.flags import Parser, add_flags, take, validate
 from loadgen.progress import Progress
 from loadgen.report import Result, rebuild
@@ -168,12 +170,38 @@ def _finish(arguments: argparse.Namespace, targets: list[TargetConfig]) -> int:
     if arguments.dry_run:
         return _say_what_would_be_sent(config, as_json=arguments.json)
     progress = Progress(quiet=arguments.quiet)
-    finished: Finished = uvloop.run(run(config, arguments.command_line, progress))
-    result = rebuild(finished.path)
-    _show(result, as_json=arguments.json)
+    with _exporting(config.output, progress) as exporter:
+        finished: Finished = uvloop.run(run(config, arguments.command_line, progress, exporter))
+        result = rebuild(finished.path)
+        finished.live.judged(result.verdict.grade)
+        _show(result, as_json=arguments.json)
+        if config.output.linger and not finished.was_interrupted:
+            _linger(exporter, progress)
     if finished.was_interrupted:
         return INTERRUPTED
     return INVALID if result.verdict.grade is Grade.INVALID else 0
+
+
+@contextmanager
+def _exporting(output: OutputConfig, progress: Progress) -> Iterator[Exporter]:
+    """An exporter, served where the configuration asks for it."""
+    exporter = Exporter()
+    if output.metrics_port is not None:
+        url = exporter.serve(output.metrics_host, output.metrics_port)
+        progress.say(f"metrics: {url}")
+    try:
+        yield exporter
+    finally:
+        exporter.close()
+
+
+def _linger(exporter: Exporter, progress: Progress) -> None:
+    progress.say("waiting until the metrics are scraped once more; Ctrl-C ends it")
+    try:
+        if not exporter.linger():
+            progress.say("nobody scraped the metrics")
+    except KeyboardInterrupt:
+        pass
 
 
 def _say_what_would_be_sent(config: RunConfig, *, as_json: bool) -> int:

@@ -27,6 +27,7 @@ from loadgen.client.negotiate import Agreement, negotiate
 from loadgen.clock import monotonic
 from loadgen.config import LoadConfig, Pace, RunConfig
 from loadgen.errors import TraceError
+from loadgen.exporter import Exporter, LiveRun
 from loadgen.journal import EventLog, begin_run, new_run_path
 from loadgen.limits import check_limits, most_in_flight, raise_file_limit
 from loadgen.live import LiveCounters
@@ -54,6 +55,7 @@ class Finished:
 
     path: Path
     was_interrupted: bool
+    live: LiveRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +126,13 @@ async def plan(config: RunConfig) -> Plan:
     )
 
 
-async def run(config: RunConfig, command: Sequence[str], progress: Progress) -> Finished:
-    """Do the whole run; raises LoadgenError where it cannot begin.
+async def run(
+    config: RunConfig,
+    command: Sequence[str],
+    progress: Progress,
+    exporter: Exporter | None = None,
+) -> Finished:
+    """Do the whole run; raises LoadgenError where it cannot begin. `exporter` shows it live.
 
     Ctrl-C (or SIGTERM) once sends nothing more and waits for the answers; twice cuts them off.
     """
@@ -147,25 +154,38 @@ async def run(config: RunConfig, command: Sequence[str], progress: Progress) -> 
         )
         for worker in range(planned.workers)
     ]
-    async with Workers(assignments) as workers:
-        log = EventLog(path)
-        log.run_began(epoch_s)
-        conductor = Conductor(planned, workers, log, progress, epoch_s)
-        with conductor.signals_stop():
-            await conductor.take_all_turns()
-    return Finished(path, conductor.was_interrupted)
+    live_run = (exporter or Exporter()).begin(
+        path.name, _facts(planned, kind), [t.name for t in config.targets], started.timestamp()
+    )
+    try:
+        async with Workers(assignments) as workers:
+            log = EventLog(path)
+            log.run_began(epoch_s)
+            conductor = Conductor(planned, workers, log, progress, live_run, epoch_s)
+            with conductor.signals_stop():
+                await conductor.take_all_turns()
+    finally:
+        live_run.ended()
+    return Finished(path, conductor.was_interrupted, live_run)
 
 
 class Conductor:
     """Gives each target its turn, and watches for whatever ends the run early."""
 
     def __init__(
-        self, planned: Plan, workers: Workers, log: EventLog, progress: Progress, epoch_s: float
+        self,
+        planned: Plan,
+        workers: Workers,
+        log: EventLog,
+        progress: Progress,
+        live_run: LiveRun,
+        epoch_s: float,
     ) -> None:
         self._plan = planned
         self._workers = workers
         self._log = log
         self._progress = progress
+        self._live_run = live_run
         self._epoch_s = epoch_s
         self._is_stopped = False
         self._tokens_before = 0  # of the turns before this one
@@ -191,14 +211,20 @@ class Conductor:
             watch = asyncio.create_task(self._watch_hard_stops(monotonic()))
             try:
                 for health in await self._workers.take_turn(
-                    lambda origin_s: self._log.turn_began(
-                        name, begin.block, begin.repeat, origin_s - self._epoch_s
-                    )
+                    lambda origin_s: self._turn_began(begin, origin_s)
                 ):
                     self._log.worker_done(health)
             finally:
                 watch.cancel()
+                self._live_run.turn_ended(name)
         self._tokens_before += self._workers.live().tokens
+
+    def _turn_began(self, begin: Begin, origin_s: float) -> None:
+        name = self._plan.config.targets[begin.target].name
+        self._log.turn_began(name, begin.block, begin.repeat, origin_s - self._epoch_s)
+        self._live_run.turn_began(
+            name, datetime.now(UTC).timestamp(), self._workers.live, self._workers.vitals
+        )
 
     async def _watch_hard_stops(self, began_s: float) -> None:
         load = self._plan.config.load
@@ -211,13 +237,16 @@ class Conductor:
             elif (
                 load.max_output_tokens_total is not None and tokens >= load.max_output_tokens_total
             ):
-                self._stop(f"--max-output-tokens-total: {tokens} output tokens have come")
+                self._stop(
+                    f"--max-output-tokens-total {load.max_output_tokens_total}: {tokens} have come"
+                )
             elif (
                 load.max_error_share is not None
                 and live.done >= _FEWEST_FOR_A_SHARE
                 and live.failed > load.max_error_share * live.done
             ):
-                self._stop(f"--max-error-share: {live.failed} of {live.done} requests failed")
+                limit = f"--max-error-share {load.max_error_share:g}"
+                self._stop(f"{limit}: {live.failed} of {live.done} failed")
 
     def _stop(self, reason: str) -> None:
         self._is_stopped = True
@@ -254,6 +283,20 @@ def _workload(config: RunConfig) -> Workload:
         return Workload(trace, config.trace.name, data)
     trace = generate(config.generate)
     return Workload(trace, "generated", trace_bytes(trace))
+
+
+def _facts(planned: Plan, kind: str) -> dict[str, str]:
+    """What the live view says of a run."""
+    models = {target.model: None for target in planned.agreement.targets}
+    return {
+        "kind": kind,
+        "pace": str(planned.config.load.pace),
+        "transport": str(planned.config.request.transport),
+        "workers": str(planned.workers),
+        "model": ", ".join(models),
+        "trace_sha256": sha256_of(planned.workload.data),
+        "version": __version__,
+    }
 
 
 def _check_context(workload: Workload, agreement: Agreement) -> None:
