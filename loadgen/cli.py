@@ -10,8 +10,11 @@ A user's mistake gives one line on standard error, never a traceback.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
+import shutil
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,10 +28,12 @@ from loadgen import __version__
 from loadgen.ceiling import save
 from loadgen.compare import comparison
 from loadgen.config import (
+    CompareConfig,
     GeneratorConfig,
     LoadConfig,
     OutputConfig,
     RequestConfig,
+    RoundsConfig,
     RunConfig,
     TargetConfig,
 )
@@ -49,6 +54,8 @@ INVALID: Final = 4
 INTERRUPTED: Final = 130
 
 _TABLE_COLUMNS: Final = 100
+_AWAY_S: Final = 5.0
+"""Between two tries of a round that could not begin."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -169,17 +176,49 @@ def _finish(arguments: argparse.Namespace, targets: list[TargetConfig]) -> int:
     config = _run_config(arguments, targets)
     if arguments.dry_run:
         return _say_what_would_be_sent(config, as_json=arguments.json)
+    rounds = validate(RoundsConfig, take(RoundsConfig, arguments))
     progress = Progress(quiet=arguments.quiet)
     with _exporting(config.output, progress) as exporter:
-        finished: Finished = uvloop.run(run(config, arguments.command_line, progress, exporter))
+        code = _do_rounds(config, rounds, arguments, progress, exporter)
+        if config.output.linger and code != INTERRUPTED:
+            _linger(exporter, progress)
+    return code
+
+
+def _do_rounds(
+    config: RunConfig,
+    rounds: RoundsConfig,
+    arguments: argparse.Namespace,
+    progress: Progress,
+    exporter: Exporter,
+) -> int:
+    """All rounds; the exit code of the last. A target that is away between two is waited for."""
+    code = 0
+    paths: list[Path] = []
+    numbers = itertools.count(1) if rounds.rounds == 0 else range(1, rounds.rounds + 1)
+    for number in numbers:
+        if number > 1:
+            time.sleep(rounds.rest)
+        try:
+            finished: Finished = uvloop.run(run(config, arguments.command_line, progress, exporter))
+        except LoadgenError as error:
+            if number == 1:
+                raise
+            progress.say(f"round {number}: {error}")
+            time.sleep(_AWAY_S)
+            continue
         result = rebuild(finished.path)
         finished.live.judged(result.verdict.grade)
         _show(result, as_json=arguments.json)
-        if config.output.linger and not finished.was_interrupted:
-            _linger(exporter, progress)
-    if finished.was_interrupted:
-        return INTERRUPTED
-    return INVALID if result.verdict.grade is Grade.INVALID else 0
+        paths.append(finished.path)
+        if rounds.keep_runs is not None:
+            for path in paths[: -rounds.keep_runs]:
+                shutil.rmtree(path, ignore_errors=True)
+            paths = paths[-rounds.keep_runs :]
+        if finished.was_interrupted:
+            return INTERRUPTED
+        code = INVALID if result.verdict.grade is Grade.INVALID else 0
+    return code
 
 
 @contextmanager
@@ -235,6 +274,7 @@ def _run_config(arguments: argparse.Namespace, targets: list[TargetConfig]) -> R
             "targets": targets,
             "request": request,
             "load": validate(LoadConfig, take(LoadConfig, arguments)),
+            "compare": validate(CompareConfig, take(CompareConfig, arguments)),
             "output": validate(OutputConfig, take(OutputConfig, arguments)),
         },
     )
@@ -308,6 +348,7 @@ def _add_compare(commands: Any) -> None:
         metavar="NAME=URL",
         help="an endpoint; give two or more",
     )
+    add_flags(command, "order of the targets", CompareConfig)
     _add_run_flags(command, compare)
 
 
@@ -331,6 +372,7 @@ def _add_run_flags(command: argparse.ArgumentParser, call: Any) -> None:
     )
     add_flags(command, "requests", RequestConfig)
     add_flags(command, "load", LoadConfig)
+    add_flags(command, "rounds", RoundsConfig)
     add_flags(command, "results", OutputConfig)
     add_flags(command, "trace, where no file is given", GeneratorConfig)
     command.set_defaults(call=call)

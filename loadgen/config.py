@@ -435,6 +435,44 @@ class OutputConfig(Strict):
         return self
 
 
+class CompareConfig(Strict):
+    """In which order targets have their turns."""
+
+    blocks: int = Field(
+        1,
+        ge=1,
+        le=10_000,
+        description="stretches of the trace between which targets alternate (A B, B A, ...), so "
+        "that what drifts with time weighs on all alike",
+    )
+    together: bool = Field(
+        False,
+        description="all targets at once, each with workers of its own; only where they share no "
+        "hardware",
+    )
+    cool_down: float = Field(
+        0.0, ge=0, le=3600, description="seconds of rest before each turn but the first"
+    )
+
+    @model_validator(mode="after")
+    def _agree(self) -> CompareConfig:
+        if self.together and (said := {"blocks", "cool_down"} & self.model_fields_set):
+            raise _conflict("together", "leaves no turns to order; leave out", said)
+        return self
+
+
+class RoundsConfig(Strict):
+    """How often a command does its run; each is a run of its own, with its own directory."""
+
+    rounds: int = Field(
+        1, ge=0, le=1_000_000, description="do it so many times; 0: until it is stopped"
+    )
+    rest: float = Field(0.0, ge=0, le=86_400, description="seconds between rounds")
+    keep_runs: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="of the rounds' run directories, keep this many of the latest"
+    )
+
+
 class RunConfig(Strict):
     """One run: a trace, or the laws to draw one from, replayed on one target or on several."""
 
@@ -443,6 +481,7 @@ class RunConfig(Strict):
     targets: tuple[TargetConfig, ...] = Field(min_length=1)
     request: RequestConfig = RequestConfig()
     load: LoadConfig = LoadConfig()
+    compare: CompareConfig = CompareConfig()
     output: OutputConfig = OutputConfig()
 
     @model_validator(mode="after")

@@ -114,19 +114,22 @@ _MODEL_CHARS: Final = 100
 
 @dataclass(slots=True)
 class _Target:
-    """What one target's turns came to so far; `read` gives the turn that goes on."""
+    """What one target's turns came to so far; `live` and `vitals` give the turn that goes on."""
 
     done: LiveCounters = field(default_factory=LiveCounters)
-    read: Callable[[], LiveCounters] | None = None
-    connections: Callable[[], int] = int
+    live: Callable[[], LiveCounters] | None = None
+    vitals: Callable[[], Sequence[Vitals]] = tuple
     turn_began: float | None = None
 
     def now(self) -> LiveCounters:
         total = LiveCounters()
         total.add(self.done)
-        if self.read is not None:
-            total.add(self.read())
+        if self.live is not None:
+            total.add(self.live())
         return total
+
+    def end_turn(self) -> None:
+        self.done, self.live, self.vitals = self.now(), None, tuple
 
 
 class LiveRun:
@@ -141,35 +144,31 @@ class LiveRun:
         self.is_active = True
         self.grade: Grade | None = None
         self.targets = {name: _Target() for name in targets}
-        self.vitals: Callable[[], Sequence[Vitals]] = list
+        self._workers: set[int] = set()  # all that were seen: one at rest is told too
         self._lock = threading.Lock()
 
     def turn_began(
         self,
         target: str,
         began: float,
-        read: Callable[[], LiveCounters],
+        live: Callable[[], LiveCounters],
         vitals: Callable[[], Sequence[Vitals]],
     ) -> None:
-        """`read` and `vitals` are called from another thread, whenever a scrape comes."""
+        """`live` and `vitals` are called from another thread, whenever a scrape comes."""
         with self._lock:
             turn = self.targets[target]
-            turn.read, turn.turn_began = read, began
-            turn.connections = lambda: sum(v.open_connections for v in vitals())
-            self.vitals = vitals
+            turn.live, turn.vitals, turn.turn_began = live, vitals, began
+            self._workers |= {state.worker for state in vitals()}
 
     def turn_ended(self, target: str) -> None:
         with self._lock:
-            turn = self.targets[target]
-            turn.done, turn.read, turn.connections = turn.now(), None, int
+            self.targets[target].end_turn()
 
     def ended(self) -> None:
         """Nothing more is sent; what was counted stays."""
         with self._lock:
-            for turn in self.targets.values():
-                turn.done, turn.read, turn.connections = turn.now(), None, int
-            workers = len(self.vitals())
-            self.vitals = lambda: [Vitals()] * workers
+            for target in self.targets.values():
+                target.end_turn()
             self.is_active = False
 
     def judged(self, grade: Grade) -> None:
@@ -179,19 +178,21 @@ class LiveRun:
         """Everything that is to be told of this run."""
         run = self.run_id
         with self._lock:
-            now = {name: target.now() for name, target in self.targets.items()}
-            vitals = list(self.vitals())
             yield from self._of_run()
+            states = {worker: Vitals(worker) for worker in self._workers}
             for name, target in self.targets.items():
-                yield _gauge(TURN_ACTIVE, target.read is not None, run=run, target=name)
-                yield _gauge(CONNECTIONS, target.connections(), run=run, target=name)
+                labels = {"run": run, "target": name}
+                vitals = list(target.vitals())
+                states |= {state.worker: state for state in vitals}
+                connections = sum(state.open_connections for state in vitals)
+                yield _gauge(TURN_ACTIVE, target.live is not None, **labels)
+                yield _gauge(CONNECTIONS, connections, **labels)
                 if target.turn_began is not None:
-                    yield _gauge(TURN_START, target.turn_began, run=run, target=name)
-        for worker, state in enumerate(vitals):
+                    yield _gauge(TURN_START, target.turn_began, **labels)
+                yield from _of_target(target.now(), labels)
+        for worker, state in sorted(states.items()):
             yield _gauge(LOOP_LAG, state.loop_lag_s, run=run, worker=str(worker))
             yield _gauge(WORKER_CPU, state.cpu_ratio, run=run, worker=str(worker))
-        for name, live in now.items():
-            yield from _of_target(live, run, name)
 
     def _of_run(self) -> Iterator[Metric]:
         run = self.run_id
@@ -265,8 +266,7 @@ class Exporter(Collector):
         self._end_was_told = is_over
 
 
-def _of_target(live: LiveCounters, run: str, target: str) -> Iterator[Metric]:
-    labels = {"run": run, "target": target}
+def _of_target(live: LiveCounters, labels: dict[str, str]) -> Iterator[Metric]:
     yield _gauge(IN_FLIGHT, live.in_flight, **labels)
     for name, attribute, text in COUNTERS:
         counter = CounterMetricFamily(name, text, labels=list(labels))

@@ -93,6 +93,7 @@ class ByOutcome(dict[Outcome, LiveHistogram]):
 class Vitals:
     """How one worker fares just now."""
 
+    worker: int
     open_connections: int = 0
     loop_lag_s: float = 0.0
     """The worst lateness of its event loop in the last seconds."""

@@ -111,8 +111,8 @@ class _Member:
     def __init__(self, assignment: Assignment) -> None:
         ours, theirs = socket.socketpair()
         self.live = LiveCounters()
-        self.vitals = Vitals()
-        self._name = f"worker {assignment.shard.worker}"
+        self.vitals = Vitals(assignment.worker)
+        self._name = f"worker {assignment.worker}"
         self._answers: asyncio.Queue[Answered | None] = asyncio.Queue()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "loadgen.worker", str(theirs.fileno())],
@@ -147,7 +147,7 @@ class _Member:
                     self.live, self.vitals = answer.live, answer.vitals
                     continue
                 if isinstance(answer, Done):
-                    self.live, self.vitals = answer.live, Vitals()
+                    self.live, self.vitals = answer.live, Vitals(self.vitals.worker)
                 self._answers.put_nowait(answer)
         except (EOFError, ConnectionResetError):
             asyncio.get_running_loop().remove_reader(self._link.fileno())

@@ -72,7 +72,7 @@ def test_a_turn_is_told_while_it_goes_on() -> None:
     """Counters, histograms and gauges of the turn that goes on, by run and target."""
     exporter = Exporter()
     run = begun(exporter)
-    run.turn_began("a", 1001.0, counted, lambda: [Vitals(3, 0.01, 0.4), Vitals(2, 0.02, 0.6)])
+    run.turn_began("a", 1001.0, counted, lambda: [Vitals(0, 3, 0.01, 0.4), Vitals(1, 2, 0.02, 0.6)])
     found = samples(exporter)
     of_target = {"run": "r1", "target": "a"}
     assert value(found, "loadgen_requests_due_total", **of_target) == 2
@@ -99,7 +99,7 @@ def test_every_name_is_told_and_no_other() -> None:
     """NAMES is what the documentation is compared with."""
     exporter = Exporter()
     run = begun(exporter)
-    run.turn_began("a", 1001.0, counted, lambda: [Vitals()])
+    run.turn_began("a", 1001.0, counted, lambda: [Vitals(0)])
     with served(exporter) as url:
         families = list(text_string_to_metric_families(scrape(url)))
     told = {f.name + ("_total" if f.type == "counter" else "") for f in families}
@@ -126,7 +126,7 @@ def test_turns_of_one_target_add_up() -> None:
     exporter = Exporter()
     run = begun(exporter)
     for _ in range(2):
-        run.turn_began("a", 1001.0, counted, lambda: [Vitals()])
+        run.turn_began("a", 1001.0, counted, lambda: [Vitals(0)])
         run.turn_ended("a")
     found = samples(exporter)
     assert value(found, "loadgen_requests_sent_total", run="r1", target="a") == 4
@@ -137,7 +137,7 @@ def test_what_an_ended_run_tells() -> None:
     """Its counts stay; it is not active; workers are at rest; the verdict is one of three."""
     exporter = Exporter()
     run = begun(exporter)
-    run.turn_began("a", 1001.0, counted, lambda: [Vitals(3, 0.5, 0.9)])
+    run.turn_began("a", 1001.0, counted, lambda: [Vitals(0, 3, 0.5, 0.9)])
     run.ended()
     before = samples(exporter)
     assert {value(before, "loadgen_run_verdict", run="r1", grade=g) for g in Grade} == {0}
@@ -158,7 +158,7 @@ def test_old_runs_are_forgotten() -> None:
     sizes = []
     for number in range(RUNS_KEPT + 3):
         run = begun(exporter, f"r{number}", "a", "b")
-        run.turn_began("a", 1001.0, counted, lambda: [Vitals()])
+        run.turn_began("a", 1001.0, counted, lambda: [Vitals(0)])
         run.ended()
         sizes.append(len(samples(exporter)))
     assert sizes[RUNS_KEPT - 1 :] == [sizes[-1]] * (len(sizes) - RUNS_KEPT + 1)
@@ -173,7 +173,7 @@ def test_the_number_of_series_is_bounded() -> None:
         live.ended(made_record(start=0.0, chunks=(0.5, 1.0), outcome=outcome))
     live.flush()
     exporter = Exporter()
-    begun(exporter).turn_began("a", 1001.0, lambda: live, lambda: [Vitals()])
+    begun(exporter).turn_began("a", 1001.0, lambda: live, lambda: [Vitals(0)])
     histograms = 4 + 3 * len(Outcome)
     assert len(samples(exporter)) < histograms * (len(LATENCY_BOUNDS_S) + 3) + 100
 
