@@ -243,6 +243,23 @@ def _linger(exporter: Exporter, progress: Progress) -> None:
         pass
 
 
+def _api_key_of(arguments: argparse.Namespace) -> str | None:
+    """What --api-key or --api-key-file gives; raises ConfigError."""
+    if arguments.api_key is not None and arguments.api_key_file is not None:
+        raise ConfigError("--api-key: leave it out, or --api-key-file")
+    flag, key = "--api-key", arguments.api_key
+    if arguments.api_key_file is not None:
+        flag = "--api-key-file"
+        try:
+            key = arguments.api_key_file.read_text().strip()
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or "is not text"
+            raise ConfigError(f"{flag}: {arguments.api_key_file}: {reason}") from None
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"{flag}: must be printable ASCII, on one line")
+    return key or None
+
+
 def _say_what_would_be_sent(config: RunConfig, *, as_json: bool) -> int:
     load = describe_load(config)
     if as_json:
@@ -259,10 +276,8 @@ def _say_what_would_be_sent(config: RunConfig, *, as_json: bool) -> int:
 def _run_config(arguments: argparse.Namespace, targets: list[TargetConfig]) -> RunConfig:
     drawn = take(GeneratorConfig, arguments)
     request = validate(RequestConfig, take(RequestConfig, arguments))
-    if arguments.api_key is not None:  # from here on it is in the environment only
-        if not (arguments.api_key.isascii() and arguments.api_key.isprintable()):
-            raise ConfigError("--api-key: must be printable ASCII")
-        os.environ[request.api_key_env] = arguments.api_key
+    if (api_key := _api_key_of(arguments)) is not None:  # from here on in the environment only
+        os.environ[request.api_key_env] = api_key
     if arguments.trace is not None and drawn:
         flag = "--" + next(iter(drawn)).replace("_", "-")
         raise ConfigError(f"{flag}: the trace is given by {arguments.trace}; leave one of them out")
@@ -369,6 +384,9 @@ def _add_run_flags(command: argparse.ArgumentParser, call: Any) -> None:
         "--api-key",
         metavar="KEY",
         help="API key; others on this machine can read a command line: prefer --api-key-env",
+    )
+    command.add_argument(
+        "--api-key-file", type=Path, metavar="FILE", help="file that holds the API key alone"
     )
     add_flags(command, "requests", RequestConfig)
     add_flags(command, "load", LoadConfig)

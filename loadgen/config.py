@@ -454,12 +454,6 @@ class CompareConfig(Strict):
         0.0, ge=0, le=3600, description="seconds of rest before each turn but the first"
     )
 
-    @model_validator(mode="after")
-    def _agree(self) -> CompareConfig:
-        if self.together and (said := {"blocks", "cool_down"} & self.model_fields_set):
-            raise _conflict("together", "leaves no turns to order; leave out", said)
-        return self
-
 
 class RoundsConfig(Strict):
     """How often a command does its run; each is a run of its own, with its own directory."""

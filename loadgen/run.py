@@ -211,17 +211,14 @@ class Conductor:
     async def take_all_turns(self) -> None:
         """All targets' turns, one after another or together, until the run is stopped."""
         order = self._plan.config.compare
-        turns = [
-            Begin(target, block)
-            for target, block in turns_of(len(self._plan.config.targets), order.blocks)
-        ]
-        groups = [turns] if order.together else [[turn] for turn in turns]
-        for number, group in enumerate(groups):
+        targets = len(self._plan.config.targets)
+        together = turns_of(targets, order.blocks, together=order.together)
+        for number, turns in enumerate(together):
             if number and not self._is_stopped:
                 await self._rest(order.cool_down)
             if self._is_stopped:
                 break
-            await self._take_turns(group)
+            await self._take_turns([Begin(*turn) for turn in turns])
 
     async def _rest(self, seconds: float) -> None:
         until_s = monotonic() + seconds

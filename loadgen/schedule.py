@@ -50,15 +50,20 @@ def block_rows(requests: int, block: int, blocks: int) -> range:
     return range(requests * block // blocks, requests * (block + 1) // blocks)
 
 
-def turns_of(targets: int, blocks: int) -> Iterator[tuple[int, int]]:
-    """(target, block) of each turn: A B for one block, A B, B A, A B, ... for several.
+def turns_of(
+    targets: int, blocks: int, *, together: bool = False
+) -> Iterator[list[tuple[int, int]]]:
+    """Turns that begin at one moment, as (target, block): one after another, or of all targets.
 
-    Whatever drifts with time, such as a machine that warms up, so weighs on all targets alike.
+    A B for one block; A B, B A, A B, ... for several, so that whatever drifts with time, such as a
+    machine that warms up, weighs on all targets alike.
     """
     for block in range(blocks):
-        order = range(targets) if block % 2 == 0 else reversed(range(targets))
-        for target in order:
-            yield target, block
+        turns = [(target, block) for target in range(targets)]
+        if together:
+            yield turns
+        else:
+            yield from ([turn] for turn in (turns if block % 2 == 0 else turns[::-1]))
 
 
 def open_loop(

@@ -59,8 +59,10 @@ def test_targets_alternate_in_blocks(quick: str, tmp_path: Path) -> None:
 
 
 def test_targets_together(quick: str, tmp_path: Path) -> None:
-    """Both at once, each by workers of its own, with the same due times."""
-    run, _ = compare(quick, tmp_path, "--together", "--workers", "2")
+    """Both at once, block by block, each by workers of its own, with the same due times."""
+    run, _ = compare(quick, tmp_path, "--together", "--workers", "2", "--blocks", "2")
+    turns = [event for event in events_of(run) if event["event"] == "turn"]
+    assert [turn["block"] for turn in turns] == [0, 0, 1, 1]
     records = records_of(run)
     by_target = {name: {r["seq"]: r for r in records if r["target"] == name} for name in ("a", "b")}
     assert {r["worker"] for r in by_target["a"].values()} == {0, 1}

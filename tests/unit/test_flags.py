@@ -122,6 +122,8 @@ def mistake(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ((*RUN, "--api-key", "x", "--api-key-env", ""), "--api-key-env"),
         ((*RUN, "--api-key", "x", "--api-key-env", "A=B"), "--api-key-env"),
         ((*RUN, "--api-key", "ключ"), "--api-key"),
+        ((*RUN, "--api-key", "x", "--api-key-file", "y"), "--api-key-file"),
+        ((*RUN, "--api-key-file", "/no/such/file"), "--api-key-file"),
         ((*RUN, "--json=yes"), "--json"),
         (("compare",), "--target"),
         (("compare", "--target", "a=http://h"), "--target"),

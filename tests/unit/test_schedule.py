@@ -128,8 +128,9 @@ def test_blocks_partition_the_trace(n: int, data: st.DataObject) -> None:
 
 def test_targets_alternate() -> None:
     """A B, B A, A B: whatever drifts evenly weighs on both alike."""
-    assert list(turns_of(2, 1)) == [(0, 0), (1, 0)]
-    assert list(turns_of(2, 3)) == [(0, 0), (1, 0), (1, 1), (0, 1), (0, 2), (1, 2)]
+    assert list(turns_of(2, 1)) == [[(0, 0)], [(1, 0)]]
+    assert [turn for (turn,) in turns_of(2, 3)] == [(0, 0), (1, 0), (1, 1), (0, 1), (0, 2), (1, 2)]
+    assert list(turns_of(2, 2, together=True)) == [[(0, 0), (1, 0)], [(0, 1), (1, 1)]]
 
 
 @given(n=st.integers(2, 200), workers=st.integers(1, 5), data=st.data())
