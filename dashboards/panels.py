@@ -86,6 +86,9 @@ class Look:
 
 
 BY_TARGET: Final = Look()
+RUN_WIDTH: Final = 260
+HASH_WIDTH: Final = 520
+"""Pixels that a run's name, and a SHA-256, take in a table."""
 
 
 def quantiles(engine: str) -> Look:
@@ -201,6 +204,8 @@ def listing(
     order = {name: at for at, name in enumerate(columns)}
     organised = {"excludeByName": dict.fromkeys(unwanted, True), "indexByName": order}
     panel.with_transformation(DataTransformerConfig(id_val="organize", options=organised))
+    for name, width in (("run", RUN_WIDTH), ("trace_sha256", HASH_WIDTH)):
+        panel.override_by_name(name, [DynamicConfigValue(id_val="custom.width", value=width)])
     return panel
 
 
