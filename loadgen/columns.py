@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
@@ -102,6 +102,22 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.seq)
+
+    def only(self, rows: Flags) -> Columns:
+        """The requests of these rows, shape (n,), in their order, with their chunks."""
+        counts = np.diff(self.first_chunk)
+        chunks = np.repeat(rows, counts)
+        of_rows = {
+            field.name: getattr(self, field.name)[rows]
+            for field in fields(self)
+            if field.name not in ("chunk_s", "chunk_tokens", "first_chunk")
+        }
+        return Columns(
+            **of_rows,
+            chunk_s=self.chunk_s[chunks],
+            chunk_tokens=self.chunk_tokens[chunks],
+            first_chunk=np.concatenate(([0], np.cumsum(counts[rows]))),
+        )
 
     def turns(self) -> list[Flags]:
         """The rows of each turn, in the order of repeats and blocks; shape (n,) each."""

@@ -16,7 +16,8 @@ HEAD: Final = """# The command line
 
 Written by `python -m scripts.write_cli_docs` from the program's own `--help`; a test checks that it
 is fresh. Exit codes: 0 finished (failed requests and SUSPECT included), 1 a bug of loadgen, 2 bad
-usage, configuration or input, or a target not ready, 4 verdict INVALID, 130 interrupted.
+usage, configuration or input, or a target not ready, 3 a gate failed, 4 verdict INVALID, 130
+interrupted.
 """
 
 

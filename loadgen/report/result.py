@@ -37,6 +37,8 @@ class Result:
     paired: dict[str, Comparison]
     """Of each target but the first, against the first."""
     percentiles: tuple[float, ...]
+    slo: Slo | None
+    """What --goodput asked for."""
 
     def as_json(self) -> dict[str, Any]:
         """The content of `summary.json`."""
@@ -69,7 +71,7 @@ def rebuild(path: Path) -> Result:
     verdict = judge(run.header, summaries, percentiles, health=run.health, stopped=run.stopped)
     first, *others = columns
     paired = {name: compare_paired(columns[first], columns[name], slo) for name in others}
-    result = Result(run, columns, summaries, verdict, paired, percentiles)
+    result = Result(run, columns, summaries, verdict, paired, percentiles, slo)
     write_whole(path / "summary.json", _json(result.as_json()))
     if others:
         write_whole(path / "comparison.json", _json(result.comparison()))
