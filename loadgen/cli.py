@@ -10,9 +10,13 @@ A user's mistake gives one line on standard error, never a traceback.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
+import shutil
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,14 +28,17 @@ from loadgen import __version__
 from loadgen.ceiling import save
 from loadgen.compare import comparison
 from loadgen.config import (
+    CompareConfig,
     GeneratorConfig,
     LoadConfig,
     OutputConfig,
     RequestConfig,
+    RoundsConfig,
     RunConfig,
     TargetConfig,
 )
 from loadgen.errors import ConfigError, LoadgenError
+from loadgen.exporter import Exporter
 from loadgen.flags import Parser, add_flags, take, validate
 from loadgen.progress import Progress
 from loadgen.report import Result, rebuild
@@ -46,6 +53,8 @@ INVALID: Final = 4
 INTERRUPTED: Final = 130
 
 _TABLE_COLUMNS: Final = 100
+_AWAY_S: Final = 5.0
+"""Between two tries of a round that could not begin."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -140,13 +149,88 @@ def _finish(arguments: argparse.Namespace, targets: list[TargetConfig]) -> int:
     config = _run_config(arguments, targets)
     if arguments.dry_run:
         return _say_what_would_be_sent(config, as_json=arguments.json)
+    rounds = validate(RoundsConfig, take(RoundsConfig, arguments))
     progress = Progress(quiet=arguments.quiet)
-    finished: Finished = uvloop.run(run(config, arguments.command_line, progress))
-    result = rebuild(finished.path)
-    _show(result, as_json=arguments.json)
-    if finished.was_interrupted:
-        return INTERRUPTED
-    return INVALID if result.verdict.grade is Grade.INVALID else 0
+    with _exporting(config.output, progress) as exporter:
+        code = _do_rounds(config, rounds, arguments, progress, exporter)
+        if config.output.linger and code != INTERRUPTED:
+            _linger(exporter, progress)
+    return code
+
+
+def _do_rounds(
+    config: RunConfig,
+    rounds: RoundsConfig,
+    arguments: argparse.Namespace,
+    progress: Progress,
+    exporter: Exporter,
+) -> int:
+    """All rounds; the exit code of the last. A target that is away between two is waited for."""
+    code = 0
+    paths: list[Path] = []
+    numbers = itertools.count(1) if rounds.rounds == 0 else range(1, rounds.rounds + 1)
+    for number in numbers:
+        if number > 1:
+            time.sleep(rounds.rest)
+        try:
+            finished: Finished = uvloop.run(run(config, arguments.command_line, progress, exporter))
+        except LoadgenError as error:
+            if number == 1:
+                raise
+            progress.say(f"round {number}: {error}")
+            time.sleep(_AWAY_S)
+            continue
+        result = rebuild(finished.path)
+        finished.live.judged(result.verdict.grade)
+        _show(result, as_json=arguments.json)
+        paths.append(finished.path)
+        if rounds.keep_runs is not None:
+            for path in paths[: -rounds.keep_runs]:
+                shutil.rmtree(path, ignore_errors=True)
+            paths = paths[-rounds.keep_runs :]
+        if finished.was_interrupted:
+            return INTERRUPTED
+        code = INVALID if result.verdict.grade is Grade.INVALID else 0
+    return code
+
+
+@contextmanager
+def _exporting(output: OutputConfig, progress: Progress) -> Iterator[Exporter]:
+    """An exporter, served where the configuration asks for it."""
+    exporter = Exporter()
+    if output.metrics_port is not None:
+        url = exporter.serve(output.metrics_host, output.metrics_port)
+        progress.say(f"metrics: {url}")
+    try:
+        yield exporter
+    finally:
+        exporter.close()
+
+
+def _linger(exporter: Exporter, progress: Progress) -> None:
+    progress.say("waiting until the metrics are scraped once more; Ctrl-C ends it")
+    try:
+        if not exporter.linger():
+            progress.say("nobody scraped the metrics")
+    except KeyboardInterrupt:
+        pass
+
+
+def _api_key_of(arguments: argparse.Namespace) -> str | None:
+    """What --api-key or --api-key-file gives; raises ConfigError."""
+    if arguments.api_key is not None and arguments.api_key_file is not None:
+        raise ConfigError("--api-key: leave it out, or --api-key-file")
+    flag, key = "--api-key", arguments.api_key
+    if arguments.api_key_file is not None:
+        flag = "--api-key-file"
+        try:
+            key = arguments.api_key_file.read_text().strip()
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or "is not text"
+            raise ConfigError(f"{flag}: {arguments.api_key_file}: {reason}") from None
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"{flag}: must be printable ASCII, on one line")
+    return key or None
 
 
 def _say_what_would_be_sent(config: RunConfig, *, as_json: bool) -> int:
@@ -165,10 +249,8 @@ def _say_what_would_be_sent(config: RunConfig, *, as_json: bool) -> int:
 def _run_config(arguments: argparse.Namespace, targets: list[TargetConfig]) -> RunConfig:
     drawn = take(GeneratorConfig, arguments)
     request = validate(RequestConfig, take(RequestConfig, arguments))
-    if arguments.api_key is not None:  # from here on it is in the environment only
-        if not (arguments.api_key.isascii() and arguments.api_key.isprintable()):
-            raise ConfigError("--api-key: must be printable ASCII")
-        os.environ[request.api_key_env] = arguments.api_key
+    if (api_key := _api_key_of(arguments)) is not None:  # from here on in the environment only
+        os.environ[request.api_key_env] = api_key
     if arguments.trace is not None and drawn:
         flag = "--" + next(iter(drawn)).replace("_", "-")
         raise ConfigError(f"{flag}: the trace is given by {arguments.trace}; leave one of them out")
@@ -180,6 +262,7 @@ def _run_config(arguments: argparse.Namespace, targets: list[TargetConfig]) -> R
             "targets": targets,
             "request": request,
             "load": validate(LoadConfig, take(LoadConfig, arguments)),
+            "compare": validate(CompareConfig, take(CompareConfig, arguments)),
             "output": validate(OutputConfig, take(OutputConfig, arguments)),
         },
     )
@@ -235,6 +318,7 @@ def _add_compare(commands: Any) -> None:
         metavar="NAME=URL",
         help="an endpoint; give two or more",
     )
+    add_flags(command, "order of the targets", CompareConfig)
     _add_run_flags(command, compare)
 
 
@@ -256,8 +340,12 @@ def _add_run_flags(command: argparse.ArgumentParser, call: Any) -> None:
         metavar="KEY",
         help="API key; others on this machine can read a command line: prefer --api-key-env",
     )
+    command.add_argument(
+        "--api-key-file", type=Path, metavar="FILE", help="file that holds the API key alone"
+    )
     add_flags(command, "requests", RequestConfig)
     add_flags(command, "load", LoadConfig)
+    add_flags(command, "rounds", RoundsConfig)
     add_flags(command, "results", OutputConfig)
     add_flags(command, "trace, where no file is given", GeneratorConfig)
     command.set_defaults(call=call)

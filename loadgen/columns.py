@@ -103,6 +103,12 @@ class Columns:
     def __len__(self) -> int:
         return len(self.seq)
 
+    def turns(self) -> list[Flags]:
+        """The rows of each turn, in the order of repeats and blocks; shape (n,) each."""
+        turn = self.repeat * (self.block.max(initial=0) + 1) + self.block
+        numbers = np.unique(turn)
+        return [turn == number for number in numbers]
+
     @property
     def is_ok(self) -> Flags:
         is_ok: Flags = self.outcome == OUTCOMES.index(Outcome.OK)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from loadgen.record import SCHEMA_VERSION
-from loadgen.stats import LATENCIES, Distribution, Summary
+from loadgen.stats import LATENCIES, Distribution, Goodput, Summary
 from loadgen.verdict import Verdict
 
 COUNTS: Final = (
@@ -49,6 +49,7 @@ def figures(summary: Summary) -> dict[str, Any]:
     headline: dict[str, Any] = {name: getattr(summary, name) for name in COUNTS}
     for name in LATENCIES:
         headline[name] = _latency(getattr(summary, name))
+    headline["goodput"] = _goodput(summary.goodput)
     return headline
 
 
@@ -62,6 +63,16 @@ def _latency(values: Distribution | None) -> dict[str, float | None]:
         return dict.fromkeys(("mean", "p50", "p90", "p99"))
     shown = values.as_dict()
     return {key: value for key, value in shown.items() if key == "mean" or key.startswith("p")}
+
+
+def _goodput(goodput: Goodput | None) -> dict[str, float | None]:
+    if goodput is None:
+        return dict.fromkeys(("good", "requests_per_s", "share"))
+    return {
+        "good": goodput.good,
+        "requests_per_s": goodput.requests_per_s,
+        "share": goodput.share,
+    }
 
 
 def _divide(other: Any, baseline: Any) -> Any:

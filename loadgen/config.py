@@ -34,15 +34,24 @@ def _json_object(value: Any) -> Any:
 
 
 def _pairs(value: Any) -> Any:
-    """`["K=V", ...]` (or curl's `K: V`) as a mapping."""
+    """`["K=V", ...]` as a mapping."""
+    return _mapping(value, re.compile("="))
+
+
+def _pairs_or_colons(value: Any) -> Any:
+    """`["K=V", ...]`, or `K:V` as in curl's headers and vLLM's goodput, as a mapping."""
+    return _mapping(value, re.compile("[=:]"))
+
+
+def _mapping(value: Any, separator: re.Pattern[str]) -> Any:
     if not isinstance(value, list | tuple):
         return value
     mapping = {}
     for item in value:
-        key, separator, text = re.match(r"([^=:]*)([=:]?)(.*)", str(item), re.DOTALL).groups()  # type: ignore[union-attr]
-        if not separator or not key.strip():
+        key, *text = separator.split(str(item), maxsplit=1)
+        if not text or not key.strip():
             raise ValueError("each value must be KEY=VALUE; a file goes before the flags")
-        mapping[key.strip()] = text.strip()
+        mapping[key.strip()] = text[0].strip()
     return mapping
 
 
@@ -58,7 +67,9 @@ def _header_fields(fields: dict[str, str]) -> dict[str, str]:
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """RFC 9110, section 5.6.2."""
 Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
-Headers = Annotated[Pairs, AfterValidator(_header_fields)]
+Headers = Annotated[
+    dict[str, str], BeforeValidator(_pairs_or_colons), AfterValidator(_header_fields)
+]
 
 
 def _http_url(url: str) -> str:
@@ -88,6 +99,11 @@ class Endpoint(StrEnum):
     CHAT = "/v1/chat/completions"
 
 
+def _endpoint(value: Any) -> Any:
+    """The short forms, as long paths."""
+    return {"chat": Endpoint.CHAT, "completions": Endpoint.COMPLETIONS}.get(value, value)
+
+
 class Transport(StrEnum):
     SOCKET = "socket"
     HTTPX = "httpx"
@@ -102,8 +118,10 @@ class RequestConfig(Strict):
         description="model to ask for; left out, the only one of /v1/models",
         json_schema_extra={"aliases": ["--served-model-name"], "metavar": "NAME"},
     )
-    endpoint: Endpoint = Field(
-        Endpoint.AUTO, description="path of the API; auto: completions where they are served"
+    endpoint: Annotated[Endpoint, BeforeValidator(_endpoint)] = Field(
+        Endpoint.AUTO,
+        description="path of the API, or chat or completions; auto: completions where they are "
+        "served",
     )
     tokenizer: Path | None = Field(
         None,
@@ -244,6 +262,13 @@ def _percentiles(value: Any) -> Any:
     return value
 
 
+Goals = Annotated[
+    dict[Literal["ttft", "tpot", "e2el"], Annotated[float, Field(gt=0)]],
+    BeforeValidator(_pairs_or_colons),
+]
+"""Limits in milliseconds, under vLLM's names."""
+
+
 class OutputConfig(Strict):
     """Where results go and what is said of them."""
 
@@ -259,12 +284,68 @@ class OutputConfig(Strict):
         description="a fact to keep with the run, K=V",
         json_schema_extra={"metavar": "K=V"},
     )
+    goodput: Goals = Field(
+        default_factory=dict,
+        description="what a request must meet to be good, in ms, as in ttft:200 tpot:50 e2el:5000",
+        json_schema_extra={"metavar": "NAME:MS"},
+    )
     metric_percentiles: Annotated[
         tuple[Annotated[float, Field(gt=0, lt=100)], ...], BeforeValidator(_percentiles)
     ] = Field(
         (50.0, 90.0, 99.0),
         description="percentiles in tables, such as 50,90,99",
         json_schema_extra={"metavar": "P,P,..."},
+    )
+
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
+        None,
+        description="serve live metrics for Prometheus on this port; 0 takes a free one",
+        json_schema_extra={"metavar": "PORT"},
+    )
+    metrics_host: str = Field(
+        "127.0.0.1", min_length=1, description="address that the metrics are served on"
+    )
+    linger: bool = Field(
+        False,
+        description="keep the metrics up after the end until they were scraped, at most 5 minutes",
+    )
+
+    @model_validator(mode="after")
+    def _agree(self) -> OutputConfig:
+        if self.linger and self.metrics_port is None:
+            raise _conflict("linger", "needs metrics to keep up: give", ["metrics_port"])
+        return self
+
+
+class CompareConfig(Strict):
+    """In which order targets have their turns."""
+
+    blocks: int = Field(
+        1,
+        ge=1,
+        le=10_000,
+        description="stretches of the trace between which targets alternate (A B, B A, ...), so "
+        "that what drifts with time weighs on all alike",
+    )
+    together: bool = Field(
+        False,
+        description="all targets at once, each with workers of its own; only where they share no "
+        "hardware",
+    )
+    cool_down: float = Field(
+        0.0, ge=0, le=3600, description="seconds of rest before each turn but the first"
+    )
+
+
+class RoundsConfig(Strict):
+    """How often a command does its run; each is a run of its own, with its own directory."""
+
+    rounds: int = Field(
+        1, ge=0, le=1_000_000, description="do it so many times; 0: until it is stopped"
+    )
+    rest: float = Field(0.0, ge=0, le=86_400, description="seconds between rounds")
+    keep_runs: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="of the rounds' run directories, keep this many of the latest"
     )
 
 
@@ -276,6 +357,7 @@ class RunConfig(Strict):
     targets: tuple[TargetConfig, ...] = Field(min_length=1)
     request: RequestConfig = RequestConfig()
     load: LoadConfig = LoadConfig()
+    compare: CompareConfig = CompareConfig()
     output: OutputConfig = OutputConfig()
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ not in the result, so a model can tell what was said from what is default.
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 import typing
 from collections.abc import Mapping
@@ -41,7 +42,10 @@ class Parser(argparse.ArgumentParser):
         """As argparse's, but a word that is no flag is an error of the command it was given to."""
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            self.error(f"no such flag or value: {unknown[0].partition('=')[0]}")
+            word = unknown[0].partition("=")[0]
+            near = difflib.get_close_matches(word, self._option_string_actions, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            self.error(f"no such flag or value: {word}{hint}")
         return known, unknown
 
 
@@ -61,7 +65,7 @@ def add_flags(parser: argparse.ArgumentParser, title: str, model: type[BaseModel
             options["action"] = argparse.BooleanOptionalAction
         else:
             options["metavar"] = extra.get("metavar") or _metavar(kind)
-        if kind is dict and extra.get("metavar") == "K=V":
+        if kind is dict and extra.get("metavar") != "JSON":
             options |= {"nargs": "+", "action": "extend"}
         group.add_argument(flag_of(name), *aliases, **options)
 

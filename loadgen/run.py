@@ -12,7 +12,7 @@ import math
 import os
 import platform
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,7 +26,8 @@ from loadgen.client.http import library_name
 from loadgen.client.negotiate import Agreement, negotiate
 from loadgen.clock import monotonic
 from loadgen.config import LoadConfig, Pace, RunConfig
-from loadgen.errors import TraceError
+from loadgen.errors import ConfigError, TraceError
+from loadgen.exporter import Exporter, LiveRun
 from loadgen.journal import EventLog, begin_run, new_run_path
 from loadgen.limits import check_limits, most_in_flight, raise_file_limit
 from loadgen.live import LiveCounters
@@ -34,7 +35,7 @@ from loadgen.machine import describe_machine
 from loadgen.progress import Progress
 from loadgen.prompts import load_tokenizer
 from loadgen.record import RunHeader
-from loadgen.schedule import Shard
+from loadgen.schedule import Shard, block_rows, turns_of
 from loadgen.secrets import Redactor, clean_command, clean_url
 from loadgen.trace import Trace, read_trace, trace_bytes
 from loadgen.trace.generate import generate
@@ -54,6 +55,7 @@ class Finished:
 
     path: Path
     was_interrupted: bool
+    live: LiveRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ def describe_load(config: RunConfig) -> dict[str, Any]:
         load_tokenizer(config.request.tokenizer)
     trace = workload.trace
     targets = len(config.targets)
+    turns = 1 if config.compare.together else targets
     return {
         "targets": {target.name: clean_url(target.base_url) for target in config.targets},
         "trace": workload.name,
@@ -93,13 +96,18 @@ def describe_load(config: RunConfig) -> dict[str, Any]:
         "warm_up_requests": config.load.num_warmups * targets,
         "prompt_tokens": int(trace.input_length.sum()) * targets,
         "output_tokens": int(trace.output_length.sum()) * targets,
-        "duration_s": trace.duration_s * targets if config.load.pace is Pace.OPEN else None,
+        "duration_s": trace.duration_s * turns if config.load.pace is Pace.OPEN else None,
     }
 
 
 async def plan(config: RunConfig) -> Plan:
     """Settle everything that can fail before a run; raises LoadgenError, and writes nothing."""
     workload = _workload(config)
+    if config.compare.blocks > len(workload.trace):
+        raise ConfigError(
+            f"--blocks: {config.compare.blocks} stretches of {len(workload.trace)} requests; each "
+            "needs one at least"
+        )
     if config.request.tokenizer is not None:
         load_tokenizer(config.request.tokenizer)
     workers = _workers_for(config.load, workload.trace)
@@ -124,8 +132,13 @@ async def plan(config: RunConfig) -> Plan:
     )
 
 
-async def run(config: RunConfig, command: Sequence[str], progress: Progress) -> Finished:
-    """Do the whole run; raises LoadgenError where it cannot begin.
+async def run(
+    config: RunConfig,
+    command: Sequence[str],
+    progress: Progress,
+    exporter: Exporter | None = None,
+) -> Finished:
+    """Do the whole run; raises LoadgenError where it cannot begin. `exporter` shows it live.
 
     Ctrl-C (or SIGTERM) once sends nothing more and waits for the answers; twice cuts them off.
     """
@@ -135,95 +148,159 @@ async def run(config: RunConfig, command: Sequence[str], progress: Progress) -> 
     path = new_run_path(config.output.result_dir, kind, started)
     begin_run(path, _header(planned, kind, command, path, started), planned.workload.data)
     epoch_s = monotonic()
-    assignments = [
-        Assignment(
-            config=config,
-            options=planned.agreement.options,
-            length_is_held=planned.agreement.length_is_held,
-            trace=planned.workload.trace,
-            run_path=path,
-            shard=Shard(worker, planned.workers),
-            epoch_s=epoch_s,
-        )
-        for worker in range(planned.workers)
-    ]
-    async with Workers(assignments) as workers:
-        log = EventLog(path)
-        log.run_began(epoch_s)
-        conductor = Conductor(planned, workers, log, progress, epoch_s)
-        with conductor.signals_stop():
-            await conductor.take_all_turns()
-    return Finished(path, conductor.was_interrupted)
+    live_run = (exporter or Exporter()).begin(
+        path.name, _facts(planned, kind), [t.name for t in config.targets], started.timestamp()
+    )
+    try:
+        async with AsyncExitStack() as stack:
+            pools = [
+                await stack.enter_async_context(Workers(assignments))
+                for assignments in _assignments(planned, path, epoch_s)
+            ]
+            log = EventLog(path)
+            log.run_began(epoch_s)
+            conductor = Conductor(planned, pools, log, progress, live_run, epoch_s)
+            with conductor.signals_stop():
+                await conductor.take_all_turns()
+    finally:
+        live_run.ended()
+    return Finished(path, conductor.was_interrupted, live_run)
+
+
+def _assignments(planned: Plan, path: Path, epoch_s: float) -> Iterator[list[Assignment]]:
+    """Of one pool of workers for all targets, or of one for each, where they run together."""
+    config = planned.config
+    for pool in range(len(config.targets) if config.compare.together else 1):
+        yield [
+            Assignment(
+                config=config,
+                options=planned.agreement.options,
+                length_is_held=planned.agreement.length_is_held,
+                trace=planned.workload.trace,
+                run_path=path,
+                worker=pool * planned.workers + number,
+                shard=Shard(number, planned.workers),
+                epoch_s=epoch_s,
+            )
+            for number in range(planned.workers)
+        ]
 
 
 class Conductor:
-    """Gives each target its turn, and watches for whatever ends the run early."""
+    """Gives the targets their turns, and watches for whatever ends the run early."""
 
     def __init__(
-        self, planned: Plan, workers: Workers, log: EventLog, progress: Progress, epoch_s: float
+        self,
+        planned: Plan,
+        pools: Sequence[Workers],
+        log: EventLog,
+        progress: Progress,
+        live_run: LiveRun,
+        epoch_s: float,
     ) -> None:
         self._plan = planned
-        self._workers = workers
+        self._pools = pools
         self._log = log
         self._progress = progress
+        self._live_run = live_run
         self._epoch_s = epoch_s
         self._is_stopped = False
         self._tokens_before = 0  # of the turns before this one
         self.was_interrupted = False
 
     async def take_all_turns(self) -> None:
-        """One turn for each target, in order, until all are done or the run is stopped."""
-        for index in range(len(self._plan.config.targets)):
+        """All targets' turns, one after another or together, until the run is stopped."""
+        order = self._plan.config.compare
+        targets = len(self._plan.config.targets)
+        together = turns_of(targets, order.blocks, together=order.together)
+        for number, turns in enumerate(together):
+            if number and not self._is_stopped:
+                await self._rest(order.cool_down)
             if self._is_stopped:
                 break
-            try:
-                await self._take_turn(Begin(index))
-            except WorkerLostError as error:
-                self._stop(str(error))
-                break
+            await self._take_turns([Begin(*turn) for turn in turns])
 
-    async def _take_turn(self, begin: Begin) -> None:
-        name = self._plan.config.targets[begin.target].name
-        if self._plan.config.load.num_warmups:
-            self._progress.say(f"{name}: warming up")
-        await self._workers.get_ready(begin)
-        with self._progress.watch(name, self._workers.live, len(self._plan.workload.trace)):
-            watch = asyncio.create_task(self._watch_hard_stops(monotonic()))
+    async def _rest(self, seconds: float) -> None:
+        until_s = monotonic() + seconds
+        while not self._is_stopped and (left_s := until_s - monotonic()) > 0:
+            await asyncio.sleep(min(left_s, _WATCH_EVERY_S))
+
+    async def _take_turns(self, turns: Sequence[Begin]) -> None:
+        """Turns that begin at one moment: one, or one of each target."""
+        pools = [self._pools[turn.target % len(self._pools)] for turn in turns]
+        names = " and ".join(self._plan.config.targets[turn.target].name for turn in turns)
+        if self._plan.config.load.num_warmups and turns[0].block == 0:
+            self._progress.say(f"{names}: warming up")
+
+        def live() -> LiveCounters:
+            total = LiveCounters()
+            for pool in pools:
+                total.add(pool.live())
+            return total
+
+        rows = block_rows(
+            len(self._plan.workload.trace), turns[0].block, self._plan.config.compare.blocks
+        )
+        try:
+            await asyncio.gather(
+                *(pool.get_ready(turn) for pool, turn in zip(pools, turns, strict=True))
+            )
+        except WorkerLostError as error:
+            self._stop(str(error))
+            return
+        with self._progress.watch(names, live, len(rows) * len(turns)):
+            watch = asyncio.create_task(self._watch_hard_stops(live, monotonic()))
             try:
-                for health in await self._workers.take_turn(
-                    lambda origin_s: self._log.turn_began(
-                        name, begin.block, begin.repeat, origin_s - self._epoch_s
-                    )
-                ):
-                    self._log.worker_done(health)
+                await asyncio.gather(
+                    *(self._take_turn(turn, pool) for pool, turn in zip(pools, turns, strict=True))
+                )
             finally:
                 watch.cancel()
-        self._tokens_before += self._workers.live().tokens
+        self._tokens_before += live().tokens
 
-    async def _watch_hard_stops(self, began_s: float) -> None:
+    async def _take_turn(self, turn: Begin, pool: Workers) -> None:
+        name = self._plan.config.targets[turn.target].name
+
+        def on_go(origin_s: float) -> None:
+            self._log.turn_began(name, turn.block, turn.repeat, origin_s - self._epoch_s)
+            self._live_run.turn_began(name, datetime.now(UTC).timestamp(), pool.live, pool.vitals)
+
+        try:
+            for health in await pool.take_turn(on_go):
+                self._log.worker_done(health)
+        except WorkerLostError as error:
+            self._stop(str(error))
+        finally:
+            self._live_run.turn_ended(name)
+
+    async def _watch_hard_stops(self, read: Callable[[], LiveCounters], began_s: float) -> None:
         load = self._plan.config.load
         while not self._is_stopped:
             await asyncio.sleep(_WATCH_EVERY_S)
-            live = self._workers.live()
+            live = read()
             tokens = self._tokens_before + live.tokens
             if load.max_duration is not None and monotonic() - began_s > load.max_duration:
                 self._stop(f"--max-duration {load.max_duration:g}: the time is up")
             elif (
                 load.max_output_tokens_total is not None and tokens >= load.max_output_tokens_total
             ):
-                self._stop(f"--max-output-tokens-total: {tokens} output tokens have come")
+                self._stop(
+                    f"--max-output-tokens-total {load.max_output_tokens_total}: {tokens} have come"
+                )
             elif (
                 load.max_error_share is not None
                 and live.done >= _FEWEST_FOR_A_SHARE
                 and live.failed > load.max_error_share * live.done
             ):
-                self._stop(f"--max-error-share: {live.failed} of {live.done} requests failed")
+                limit = f"--max-error-share {load.max_error_share:g}"
+                self._stop(f"{limit}: {live.failed} of {live.done} failed")
 
     def _stop(self, reason: str) -> None:
         self._is_stopped = True
         self._progress.say(reason)
         self._log.stopped(reason)
-        self._workers.drain()
+        for pool in self._pools:
+            pool.drain()
 
     @contextmanager
     def signals_stop(self) -> Iterator[None]:
@@ -241,7 +318,8 @@ class Conductor:
     def _on_signal(self) -> None:
         if self.was_interrupted:
             self._progress.say("stopping now")
-            self._workers.cut()
+            for pool in self._pools:
+                pool.cut()
             return
         self.was_interrupted = True
         self._stop("interrupted")
@@ -254,6 +332,20 @@ def _workload(config: RunConfig) -> Workload:
         return Workload(trace, config.trace.name, data)
     trace = generate(config.generate)
     return Workload(trace, "generated", trace_bytes(trace))
+
+
+def _facts(planned: Plan, kind: str) -> dict[str, str]:
+    """What the live view says of a run."""
+    models = {target.model: None for target in planned.agreement.targets}
+    return {
+        "kind": kind,
+        "pace": str(planned.config.load.pace),
+        "transport": str(planned.config.request.transport),
+        "workers": str(planned.workers),
+        "model": ", ".join(models),
+        "trace_sha256": sha256_of(planned.workload.data),
+        "version": __version__,
+    }
 
 
 def _check_context(workload: Workload, agreement: Agreement) -> None:

@@ -35,7 +35,7 @@ class Shot:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One worker's share of the schedule: the rows with seq % workers == worker."""
+    """One worker's share of the schedule: each `workers`-th row, from its own number on."""
 
     worker: int = 0
     workers: int = 1
@@ -45,34 +45,64 @@ class Shard:
         return places // self.workers + (self.worker < places % self.workers)
 
 
-def open_loop(trace: Trace, shard: Shard = Shard(), ramp_up_s: float = 0.0) -> Iterator[Shot]:
-    """Rows at their own times. In the first `ramp_up_s` seconds the rate grows from 0 to the
-    trace's: an arrival at t is due at sqrt(2 * ramp_up_s * t) while that lies within the ramp, and
-    ramp_up_s / 2 later than t afterwards."""
-    due_s = trace.timestamp_ms / 1000.0
+def block_rows(requests: int, block: int, blocks: int) -> range:
+    """The rows of one of `blocks` stretches of a trace, nearly of a size; together they are all."""
+    return range(requests * block // blocks, requests * (block + 1) // blocks)
+
+
+def turns_of(
+    targets: int, blocks: int, *, together: bool = False
+) -> Iterator[list[tuple[int, int]]]:
+    """Turns that begin at one moment, as (target, block): one after another, or of all targets.
+
+    A B for one block; A B, B A, A B, ... for several, so that whatever drifts with time, such as a
+    machine that warms up, weighs on all targets alike.
+    """
+    for block in range(blocks):
+        turns = [(target, block) for target in range(targets)]
+        if together:
+            yield turns
+        else:
+            yield from ([turn] for turn in (turns if block % 2 == 0 else turns[::-1]))
+
+
+def open_loop(
+    trace: Trace, shard: Shard = Shard(), ramp_up_s: float = 0.0, rows: range | None = None
+) -> Iterator[Shot]:
+    """Rows at their own times, which count from the first of them. In the first `ramp_up_s` seconds
+    the rate grows from 0 to the trace's: an arrival at t is due at sqrt(2 * ramp_up_s * t) while
+    that lies within the ramp, and ramp_up_s / 2 later than t afterwards."""
+    rows = rows or range(len(trace))
+    times_s = trace.timestamp_ms[rows.start : rows.stop] / 1000.0
+    due_s = times_s - times_s[0]
     if ramp_up_s > 0:
         due_s = np.where(
             due_s < ramp_up_s / 2, np.sqrt(2 * ramp_up_s * due_s), due_s + ramp_up_s / 2
         )
-    return _rows(trace, shard, due_s, trace.output_length)
+    return _shots(trace, shard, rows, due_s, trace.output_length[rows.start : rows.stop])
 
 
-def closed_loop(trace: Trace, shard: Shard = Shard()) -> Iterator[Shot]:
+def closed_loop(trace: Trace, shard: Shard = Shard(), rows: range | None = None) -> Iterator[Shot]:
     """Rows in the trace's order, its times left out."""
-    return _rows(trace, shard, np.zeros(len(trace)), trace.output_length)
+    rows = rows or range(len(trace))
+    output_tokens = trace.output_length[rows.start : rows.stop]
+    return _shots(trace, shard, rows, np.zeros(len(rows)), output_tokens)
 
 
-def gangs(trace: Trace, size: int, *, pad: bool = False) -> Iterator[Shot]:
+def gangs(
+    trace: Trace, size: int, *, pad: bool = False, rows: range | None = None
+) -> Iterator[Shot]:
     """Rows in gangs of `size`; with `pad`, each asks for its gang's longest output.
 
     There is one shard only: a gang waits for all of the one before.
     """
-    output_tokens = trace.output_length
+    rows = rows or range(len(trace))
+    output_tokens = trace.output_length[rows.start : rows.stop]
     if pad:
-        firsts = np.arange(0, len(trace), size)
-        longest = np.maximum.reduceat(trace.output_length, firsts)
-        output_tokens = np.repeat(longest, size)[: len(trace)]
-    return _rows(trace, Shard(), np.zeros(len(trace)), output_tokens, gang_size=size)
+        firsts = np.arange(0, len(rows), size)
+        longest = np.maximum.reduceat(output_tokens, firsts)
+        output_tokens = np.repeat(longest, size)[: len(rows)]
+    return _shots(trace, Shard(), rows, np.zeros(len(rows)), output_tokens, gang_size=size)
 
 
 def warmups(trace: Trace, count: int) -> Iterator[Shot]:
@@ -84,23 +114,26 @@ def warmups(trace: Trace, count: int) -> Iterator[Shot]:
         )
 
 
-def _rows(
+def _shots(
     trace: Trace,
     shard: Shard,
+    rows: range,
     due_s: NDArray[np.float64],
     output_tokens: NDArray[np.int64],
     gang_size: int | None = None,
 ) -> Iterator[Shot]:
+    """Shots of the shard's part of `rows`; `due_s` and `output_tokens` are theirs, one a row."""
     step = shard.workers
-    for first in range(shard.worker, len(trace), _AT_ONCE * step):
-        rows = slice(first, min(first + _AT_ONCE * step, len(trace)), step)
+    input_tokens = trace.input_length[rows.start : rows.stop]
+    for first in range(shard.worker, len(rows), _AT_ONCE * step):
+        part = slice(first, min(first + _AT_ONCE * step, len(rows)), step)
         columns = zip(
-            range(rows.start, rows.stop, step),
-            due_s[rows].tolist(),
-            trace.input_length[rows].tolist(),
-            output_tokens[rows].tolist(),
+            range(part.start, part.stop, step),
+            due_s[part].tolist(),
+            input_tokens[part].tolist(),
+            output_tokens[part].tolist(),
             strict=True,
         )
-        for seq, due, prompt, output in columns:
-            gang = None if gang_size is None else seq // gang_size
-            yield Shot(seq, due, prompt, output, gang=gang)
+        for place, due, prompt, output in columns:
+            gang = None if gang_size is None else place // gang_size
+            yield Shot(rows.start + place, due, prompt, output, gang=gang)

@@ -16,6 +16,7 @@ import numpy as np
 
 from loadgen.columns import OUTCOMES, SOURCES, Columns, Flags, Floats, Ints
 from loadgen.record import Outcome, RequestRecord, TokenSource
+from loadgen.slo import Slo
 
 Member = TypeVar("Member", Outcome, TokenSource)
 
@@ -67,6 +68,15 @@ class Steady:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput:
+    """Requests that ended ok within every objective, of all that were due."""
+
+    good: int
+    requests_per_s: float | None
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """What the measured records of one target come to."""
 
@@ -77,7 +87,7 @@ class Summary:
     failed: int
     outcomes: dict[Outcome, int]
     duration_s: float
-    """From the first start to the last end."""
+    """From the first start to the last end; of several turns, the sum."""
     requests_per_s: float | None
     """Successes over the duration."""
     request_rate_asked: float | None
@@ -97,6 +107,8 @@ class Summary:
     output_tokens_per_s: float | None
     """All output tokens over the duration: vLLM's output_throughput."""
     steady: Steady | None
+    goodput: Goodput | None
+    """None where no objective was given."""
     token_sources: dict[TokenSource, int]
     ttft_s: Distribution | None
     ttft_from_due_s: Distribution | None
@@ -112,12 +124,16 @@ class Summary:
 
 
 def summarise(
-    records: Iterable[RequestRecord] | Columns, percentiles: Sequence[float] = PERCENTILES
+    records: Iterable[RequestRecord] | Columns,
+    percentiles: Sequence[float] = PERCENTILES,
+    slo: Slo | None = None,
 ) -> Summary:
     """The figures of one target's measured records; `percentiles` in (0, 100)."""
     c = Columns.of(records)
     ok, sent = c.is_ok, c.was_sent
-    duration_s = float(c.end_s[sent].max() - c.start_s[sent].min()) if sent.any() else 0.0
+    turns = c.turns()
+    spans_s = [_span(c.start_s[rows & sent], c.end_s[rows & sent]) for rows in turns]
+    duration_s = float(sum(spans_s))
     output_tokens = _total(c.output_tokens_served)
     wanted = sorted({*PERCENTILES, *percentiles})
 
@@ -132,8 +148,8 @@ def summarise(
         outcomes=_tally(c.outcome, OUTCOMES),
         duration_s=duration_s,
         requests_per_s=_ratio(int(ok.sum()), duration_s),
-        request_rate_asked=_rate(c.due_s),
-        request_rate_sent=_rate(c.start_s[sent]),
+        request_rate_asked=_rate([c.due_s[rows] for rows in turns]),
+        request_rate_sent=_rate([c.start_s[rows & sent] for rows in turns]),
         prompt_tokens=_total(c.prompt_tokens_served),
         prompt_tokens_asked=_total(c.prompt_tokens_asked),
         output_tokens=output_tokens,
@@ -143,7 +159,8 @@ def summarise(
         ok_output_tokens=_total(c.output_tokens_served[ok]),
         ok_output_tokens_asked=_total(c.output_tokens_asked[ok]),
         output_tokens_per_s=_ratio(output_tokens, duration_s),
-        steady=_steady(c),
+        steady=_steady(c, turns),
+        goodput=None if slo is None else _goodput(c, slo, duration_s),
         token_sources=_tally(c.source[ok & (c.source >= 0)], SOURCES),
         ttft_s=over(c.ttft_s),
         ttft_from_due_s=over(c.ttft_from_due_s),
@@ -189,27 +206,37 @@ def as_json(summary: Summary) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, Distribution):
         return value.as_dict()
-    if isinstance(value, Steady):
+    if isinstance(value, Steady | Goodput):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, dict):
         return {str(key): count for key, count in value.items()}
     return value
 
 
-def _steady(c: Columns) -> Steady | None:
-    """Tokens whose chunk came between the first and the last due time; None without such a span."""
+def _steady(c: Columns, turns: Sequence[Flags]) -> Steady | None:
+    """Tokens whose chunk came between a turn's first and last due time, if there is such a span."""
+    if not len(c.chunk_s):  # answers that do not stream have no chunk times
+        return None
+    duration_s, tokens = 0.0, 0
+    for rows in turns:
+        first_s, last_s = float(c.due_s[rows].min()), float(c.due_s[rows].max())
+        is_in = (c.chunk_s >= first_s) & (c.chunk_s <= last_s)
+        if len(turns) > 1:
+            is_in &= np.repeat(rows, np.diff(c.first_chunk))
+        duration_s += last_s - first_s
+        tokens += int(c.chunk_tokens[is_in].sum())
+    if duration_s <= 0:
+        return None
+    return Steady(
+        duration_s=duration_s, output_tokens=tokens, output_tokens_per_s=tokens / duration_s
+    )
+
+
+def _goodput(c: Columns, slo: Slo, duration_s: float) -> Goodput | None:
     if not len(c):
         return None
-    first_s, last_s = float(c.due_s.min()), float(c.due_s.max())
-    if last_s <= first_s or not len(c.chunk_s):  # answers that do not stream have no chunk times
-        return None
-    is_in = (c.chunk_s >= first_s) & (c.chunk_s <= last_s)
-    tokens = int(c.chunk_tokens[is_in].sum())
-    return Steady(
-        duration_s=last_s - first_s,
-        output_tokens=tokens,
-        output_tokens_per_s=tokens / (last_s - first_s),
-    )
+    good = int(slo.are_met_by(c).sum())
+    return Goodput(good=good, requests_per_s=_ratio(good, duration_s), share=good / len(c))
 
 
 def _buffered_share(c: Columns) -> float | None:
@@ -238,10 +265,14 @@ def _tally(codes: Ints, members: Sequence[Member]) -> dict[Member, int]:
     return {members[code]: int(count) for code, count in zip(found, counts, strict=True)}
 
 
-def _rate(times_s: Floats) -> float | None:
-    if len(times_s) < 2:
-        return None
-    return _ratio(len(times_s) - 1, float(times_s.max() - times_s.min()))
+def _rate(turns_s: Sequence[Floats]) -> float | None:
+    """Gaps over the time that they take, all turns together."""
+    gaps = sum(max(0, len(times_s) - 1) for times_s in turns_s)
+    return _ratio(gaps, sum(_span(times_s, times_s) for times_s in turns_s)) if gaps else None
+
+
+def _span(starts_s: Floats, ends_s: Floats) -> float:
+    return float(ends_s.max() - starts_s.min()) if len(starts_s) else 0.0
 
 
 def _ratio(count: float, duration_s: float) -> float | None:

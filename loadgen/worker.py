@@ -28,16 +28,20 @@ from loadgen.clock import monotonic
 from loadgen.config import Pace, RunConfig
 from loadgen.errors import LoadgenError
 from loadgen.journal import Journal
-from loadgen.live import LiveCounters
+from loadgen.live import LiveCounters, Vitals
 from loadgen.prompts import CountTokens, PromptMaker, load_tokenizer
 from loadgen.record import WorkerHealth
 from loadgen.replay import Limits, Replay, Stop
-from loadgen.schedule import Shard, Shot, closed_loop, gangs, open_loop
+from loadgen.schedule import Shard, Shot, block_rows, closed_loop, gangs, open_loop
+from loadgen.slo import Slo
 from loadgen.trace import Trace
 from loadgen.turn import Turn
 
 REPORT_EVERY_S: Final = 0.25
+LAG_SEEN_S: Final = 5.0
+"""How long the worst lateness of the event loop is seen in the live view."""
 _LAG_PROBE_S: Final = 0.02
+_RECENT_PROBES: Final = round(LAG_SEEN_S / _LAG_PROBE_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,8 @@ class Assignment:
     length_is_held: bool
     trace: Trace
     run_path: Path
+    worker: int
+    """Its number among all workers of the run: the name of its file."""
     shard: Shard
     epoch_s: float
 
@@ -87,9 +93,13 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """Answer, four times a second: the turn's counters so far."""
+    """Answer, four times a second: the turn's counters so far, and the worker's own state.
+
+    Totals, and not what was added: an answer that the parent does not get is made up by the next.
+    """
 
     live: LiveCounters
+    vitals: Vitals
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +127,10 @@ class Worker:
     def __init__(self, given: Assignment, link: Connection) -> None:
         self._given = given
         self._link = link
-        self._live = LiveCounters()
+        self._live = LiveCounters(Slo.of(given.config.output.goodput))
         self._stop = Stop()
         self._orders: asyncio.Queue[Begin | Go | None] = asyncio.Queue()
-        self._journal = Journal(given.run_path, given.shard.worker)
+        self._journal = Journal(given.run_path, given.worker)
         self._count_tokens: CountTokens | None = None
         if given.config.request.tokenizer is not None:
             self._count_tokens = load_tokenizer(given.config.request.tokenizer)
@@ -156,7 +166,7 @@ class Worker:
             turn = Turn(
                 client=client,
                 options=given.options[order.target],
-                labels=Labels(target.name, given.epoch_s, order.block, order.repeat, shard.worker),
+                labels=Labels(target.name, given.epoch_s, order.block, order.repeat, given.worker),
                 length_is_held=given.length_is_held,
                 trace=given.trace,
                 prompts=self._prompts,
@@ -165,27 +175,28 @@ class Worker:
                 live=self._live,
                 stop=self._stop,
             )
-            if shard.worker == 0:
+            if shard.worker == 0 and order.block == 0:
                 await turn.warm_up(given.config.load.num_warmups)
             self._live.restart()
             replay = turn.replay(self._limits())
-            replay.build_ahead(self._shots())
+            replay.build_ahead(self._shots(order.block))
             # Before Ready: collecting takes some 50 ms, which the first request would wait.
             with _garbage_left_alone():
                 self._link.send(Ready())
                 go = await self._orders.get()
                 if not isinstance(go, Go):
                     return
-                health = await self._measure(replay, go.origin_s, turn.labels)
+                health = await self._measure(replay, go.origin_s, client, turn.labels)
+        self._live.flush()
         self._link.send(Done(self._live, health))
 
     async def _measure(
-        self, replay: Replay[Prepared], origin_s: float, labels: Labels
+        self, replay: Replay[Prepared], origin_s: float, client: Client, labels: Labels
     ) -> WorkerHealth:
         lags_s: list[float] = []
         beside = [
             asyncio.create_task(_probe_loop_lag(lags_s)),
-            asyncio.create_task(self._report()),
+            asyncio.create_task(self._report(client, lags_s)),
         ]
         cpu_s, started_s = time.process_time(), monotonic()
         try:
@@ -206,10 +217,20 @@ class Worker:
             chunks=self._live.chunks,
         )
 
-    async def _report(self) -> None:
+    async def _report(self, client: Client, lags_s: list[float]) -> None:
+        cpu_s, at_s = time.process_time(), monotonic()
         while True:
             await asyncio.sleep(REPORT_EVERY_S)
-            self._link.send(Progressed(self._live))
+            cpu_before_s, cpu_s = cpu_s, time.process_time()
+            before_s, at_s = at_s, monotonic()
+            vitals = Vitals(
+                worker=self._given.worker,
+                open_connections=client.open_connections,
+                loop_lag_s=max(lags_s[-_RECENT_PROBES:], default=0.0),
+                cpu_ratio=(cpu_s - cpu_before_s) / (at_s - before_s),
+            )
+            self._live.flush()
+            self._link.send(Progressed(self._live, vitals))
 
     def _limits(self) -> Limits:
         load = self._given.config.load
@@ -218,13 +239,14 @@ class Worker:
             places = self._given.shard.share_of(places)
         return Limits(load.pace, places, load.ramp_up if load.pace is Pace.CLOSED else 0.0)
 
-    def _shots(self) -> Iterator[Shot]:
+    def _shots(self, block: int) -> Iterator[Shot]:
         load, trace, shard = self._given.config.load, self._given.trace, self._given.shard
+        rows = block_rows(len(trace), block, self._given.config.compare.blocks)
         if load.gang is not None:
-            return gangs(trace, load.gang, pad=load.gang_pad)
+            return gangs(trace, load.gang, pad=load.gang_pad, rows=rows)
         if load.pace is Pace.CLOSED:
-            return closed_loop(trace, shard)
-        return open_loop(trace, shard, load.ramp_up)
+            return closed_loop(trace, shard, rows)
+        return open_loop(trace, shard, load.ramp_up, rows)
 
 
 async def _probe_loop_lag(lags_s: list[float]) -> None:

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 from loadgen.clock import monotonic
 from loadgen.errors import LoadgenError
-from loadgen.live import LiveCounters
+from loadgen.live import LiveCounters, Vitals
 from loadgen.record import WorkerHealth
 from loadgen.worker import (
     Answered,
@@ -70,6 +70,10 @@ class Workers:
             total.add(member.live)
         return total
 
+    def vitals(self) -> list[Vitals]:
+        """How each worker fares, in the order of their numbers."""
+        return [member.vitals for member in self._members]
+
     async def get_ready(self, begin: Begin) -> None:
         """Let all get ready for a turn; raises LoadgenError where one cannot."""
         for member in self._members:
@@ -107,7 +111,8 @@ class _Member:
     def __init__(self, assignment: Assignment) -> None:
         ours, theirs = socket.socketpair()
         self.live = LiveCounters()
-        self._name = f"worker {assignment.shard.worker}"
+        self.vitals = Vitals(assignment.worker)
+        self._name = f"worker {assignment.worker}"
         self._answers: asyncio.Queue[Answered | None] = asyncio.Queue()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "loadgen.worker", str(theirs.fileno())],
@@ -138,10 +143,12 @@ class _Member:
         try:
             while self._link.poll():
                 answer: Answered = self._link.recv()
-                if isinstance(answer, Progressed | Done):
-                    self.live = answer.live
-                if not isinstance(answer, Progressed):
-                    self._answers.put_nowait(answer)
+                if isinstance(answer, Progressed):
+                    self.live, self.vitals = answer.live, answer.vitals
+                    continue
+                if isinstance(answer, Done):
+                    self.live, self.vitals = answer.live, Vitals(self.vitals.worker)
+                self._answers.put_nowait(answer)
         except (EOFError, ConnectionResetError):
             asyncio.get_running_loop().remove_reader(self._link.fileno())
             self._answers.put_nowait(None)

@@ -7,6 +7,7 @@ failures of the connection and timeouts are the caller's to name (`client.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -29,11 +30,14 @@ class Answer:
 
     __slots__ = (
         "_body",
+        "_due_s",
+        "_gap",
         "_is_over",
         "_keep_text",
         "_lessons_left",
         "_live",
         "_parser",
+        "_start_s",
         "_template",
         "_tokens_seen",
         "_whole_answer_has_content",
@@ -57,8 +61,19 @@ class Answer:
         "usage_events",
     )
 
-    def __init__(self, live: LiveCounters, *, keep_text: bool = False) -> None:
+    def __init__(
+        self,
+        live: LiveCounters,
+        *,
+        keep_text: bool = False,
+        start_s: float = math.nan,
+        due_s: float = math.nan,
+    ) -> None:
+        """`start_s` and `due_s` are the live view's: when the request was taken up, and was due."""
         self._live = live
+        self._gap = live.itl_s.pending.append
+        self._start_s = start_s
+        self._due_s = due_s
         self._keep_text = keep_text
         self._parser = SSEParser()
         self._template: ChunkTemplate | None = None
@@ -192,6 +207,11 @@ class Answer:
             return count_tokens("".join(self.text)), TokenSource.TOKENIZER
         return len(self.chunk_s), TokenSource.CHUNKS
 
+    @property
+    def counted_tokens(self) -> int:
+        """Output tokens that the live view has been told of so far."""
+        return self._tokens_seen if self.chunk_tokens else len(self.chunk_s)
+
     def tokens_by_chunk(self) -> tuple[int, ...] | None:
         """Tokens in each chunk that carries content, or None where it is not known."""
         if self.chunk_tokens and len(self.chunk_tokens) == len(self.chunk_s):
@@ -205,6 +225,7 @@ class Answer:
         tokens = self._tokens_seen + 1
         if not template.fits(framed, tokens):
             return False
+        self._gap(at_s - self.chunk_s[-1])
         self.chunk_s.append(at_s)
         if template.tells_tokens:
             self._tokens_seen = tokens
@@ -244,14 +265,19 @@ class Answer:
             self.usage_events += 1
         if not delta.has_content:
             return
+        live = self._live
+        gap_s = at_s - self.chunk_s[-1] if self.chunk_s else None
         if self.first_token_s is None:
             self.first_token_s = at_s
+            live.ttft_s.observe(at_s - self._start_s)
+            live.ttft_from_due_s.observe(at_s - self._due_s)
         if tokens is None:
-            self._live.chunk(1)
+            live.chunk(1, gap_s)
         else:
             # Chunks before that told no count were taken for a token each.
-            told = self._tokens_seen if self.chunk_tokens else len(self.chunk_s)
-            self._live.chunk(max(0, tokens - told))
+            new = tokens - self.counted_tokens
+            live.chunk(max(0, new), gap_s)
+            live.settle(min(0, new))
             self.chunk_tokens.append(max(0, tokens - self._tokens_seen))
             self._tokens_seen = tokens
         self.chunk_s.append(at_s)

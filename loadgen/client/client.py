@@ -103,6 +103,11 @@ class Client:
         self._forms[endpoint] = Form.of(wire)
         return wire
 
+    @property
+    def open_connections(self) -> int:
+        """Connections that stand now; 0 on httpx's transport, which does not tell."""
+        return 0 if self._sockets is None else self._sockets.open_connections
+
     async def get(self, endpoint: str, timeout_s: float) -> httpx.Response:
         """A plain GET beside the load, such as the list of models; raises httpx's errors."""
         url = url_of(self.target.base_url, endpoint)
@@ -168,9 +173,14 @@ class Client:
         `length_is_held`: the request forbids an early stop, so a short answer is a fault.
         """
         keep_text = self._config.keep_text
-        answer = Answer(self._live, keep_text=keep_text or count_tokens is not None)
         start_s = monotonic()
-        self._live.sent += 1
+        answer = Answer(
+            self._live,
+            keep_text=keep_text or count_tokens is not None,
+            start_s=start_s,
+            due_s=due_s,
+        )
+        self._live.started(start_s - due_s)
         failure, error = await self.ask(request, answer)
         if failure is None:
             outcome = answer.outcome(asked_tokens=shot.output_tokens, length_is_held=length_is_held)
@@ -178,6 +188,7 @@ class Client:
             outcome = answer.fault or failure
         error = answer.error or error
         served, token_source = answer.served_tokens(count_tokens)
+        self._live.settle((served or 0) - answer.counted_tokens)
         epoch_s = labels.epoch_s
 
         def since_epoch(at_s: float | None) -> float | None:

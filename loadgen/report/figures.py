@@ -23,6 +23,10 @@ COUNTS: Final = (
     ("output tokens/s", "output_tokens_per_s", "{:,.1f}"),
 )
 LATENCIES: Final = (("TTFT", "ttft_s"), ("ITL", "itl_s"), ("TPOT", "tpot_s"), ("E2E", "e2e_s"))
+GOODPUT: Final = (
+    ("good requests/s", "requests_per_s", "{:,.3f}", 1),
+    ("good, % of all due", "share", "{:,.1f}", 100),
+)
 DASH: Final = "-"
 
 
@@ -67,6 +71,18 @@ def rows_of(summaries: dict[str, Summary], percentiles: Sequence[float]) -> list
                         *(_cell(ratio[key].get(part), "{:.2f}x") for ratio in ratios),
                     ),
                     starts_group=part == "mean",
+                )
+            )
+    if any(summary.goodput is not None for summary in summaries.values()):
+        for title, key, form, factor in GOODPUT:
+            rows.append(
+                Row(
+                    title,
+                    (
+                        *(_cell(headline[name]["goodput"][key], form, factor) for name in names),
+                        *(_cell(ratio["goodput"][key], "{:.2f}x") for ratio in ratios),
+                    ),
+                    starts_group=key == GOODPUT[0][1],
                 )
             )
     rows.append(_lag_row(summaries, len(ratios)))

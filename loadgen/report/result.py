@@ -20,6 +20,7 @@ from loadgen.journal import write_whole
 from loadgen.record import SCHEMA_VERSION
 from loadgen.report.html import render_html
 from loadgen.report.table import write_parquet
+from loadgen.slo import Slo
 from loadgen.stats import Summary
 from loadgen.verdict import Verdict, judge
 
@@ -55,7 +56,9 @@ def rebuild(path: Path) -> Result:
     run = read_run(path)
     percentiles = tuple(run.header.config["output"]["metric_percentiles"])
     columns = {target.name: Columns.of(run.of_target(target.name)) for target in run.header.targets}
-    summaries = {name: stats.summarise(c, percentiles) for name, c in columns.items()}
+    goodput_ms = run.header.config["output"].get("goodput")
+    slo = Slo.of(goodput_ms) if goodput_ms else None
+    summaries = {name: stats.summarise(c, percentiles, slo) for name, c in columns.items()}
     verdict = judge(run.header, summaries, percentiles, health=run.health, stopped=run.stopped)
     result = Result(run, columns, summaries, verdict, percentiles)
     write_whole(path / "summary.json", _json(result.as_json()))

@@ -148,6 +148,32 @@ def test_a_key_is_found_in_no_artefact(tmp_path: Path) -> None:
     assert found == []
 
 
+@pytest.mark.parametrize(("key", "completed"), [("sk-right\n", 3), ("sk-wrong", 0)])
+def test_a_key_from_a_file(tmp_path: Path, key: str, completed: int) -> None:
+    """--api-key-file gives the key that the file holds, without the line's end."""
+    file = tmp_path / "key"
+    file.write_text(key)
+    with truth("--api-key", "sk-right", "--ttft-ms", "5", "--itl-ms", "1") as url:
+        done = call(
+            *("run", "--base-url", url, "--api-key-file", str(file), "--num-prompts", "3"),
+            *(
+                "--output-len",
+                "3",
+                "--request-rate",
+                "inf",
+                "--result-dir",
+                str(tmp_path),
+                "--json",
+            ),
+            *("--model", "m"),
+        )
+    if completed:
+        assert done.summary["targets"]["target"]["completed"] == completed
+    else:
+        assert done.code == 2
+        assert "401" in done.stderr
+
+
 class _Bodies(asyncio.Protocol):
     """Keeps each request's body and answers it with three tokens."""
 

@@ -72,8 +72,9 @@ def of(*names: str) -> set[str]:
 
 
 OUTER = of(
-    "cli", "run", "worker", "workers", "turn", "flags", "progress", "selfcheck", "__main__"
-)  # fmt: skip
+    *("cli", "run", "worker", "workers", "turn", "flags", "progress", "exporter", "selfcheck"),
+    "__main__",
+)
 EVERYTHING = frozenset(MODULES)
 RULES = {
     "loadgen.errors": EVERYTHING,
@@ -88,9 +89,13 @@ RULES = {
     "loadgen.journal": OUTER | of("client", "report", "stats", "trace", "replay"),
     "loadgen.archive": OUTER | of("client", "report", "stats", "trace", "replay"),
     "loadgen.columns": EVERYTHING - of("record"),
-    "loadgen.stats": EVERYTHING - of("record", "columns"),
-    "loadgen.verdict": EVERYTHING - of("record", "columns", "stats"),
-    "loadgen.compare": EVERYTHING - of("record", "columns", "stats", "verdict"),
+    "loadgen.slo": EVERYTHING - of("record", "columns"),
+    "loadgen.live": EVERYTHING - of("record", "columns", "slo"),
+    "loadgen.stats": EVERYTHING - of("record", "columns", "slo"),
+    "loadgen.verdict": EVERYTHING - of("record", "columns", "slo", "stats"),
+    "loadgen.compare": EVERYTHING - of("record", "columns", "slo", "stats", "verdict"),
+    "loadgen.exporter": EVERYTHING
+    - of(*("record", "columns", "slo", "stats", "verdict", "live", "errors")),
     "loadgen.report": OUTER | of("client", "trace", "replay", "schedule"),
 }
 """What each may not reach."""

@@ -13,6 +13,7 @@ from loadgen.verdict import Grade, Reason, Verdict
 VALID = Verdict(Grade.VALID, ())
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
 KEYS = {
+    "goodput",
     "completed", "failed", "duration_s", "requests_per_s", "output_tokens", "output_tokens_per_s",
     *LATENCIES,
 }  # fmt: skip

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from loadgen import exporter
 from loadgen.cli import build_parser
 from loadgen.record import Outcome, TokenSource
 
@@ -102,6 +103,27 @@ def test_every_outcome_is_documented(outcome: Outcome) -> None:
 def test_every_token_source_is_documented(source: TokenSource) -> None:
     """docs/metrics.md says what each source of token counts means."""
     assert f"`{source}`" in page("metrics.md")
+
+
+@pytest.mark.parametrize("prefix", ["loadgen", "static"])
+def test_every_live_metric_is_documented(prefix: str) -> None:
+    """docs/metrics.md has a row for each metric that is exported, and for no other."""
+    documented = set(re.findall(rf"^\| `({prefix}_[a-z0-9_]+)` \|", page("metrics.md"), re.M))
+    if prefix == "loadgen":
+        assert documented == set(exporter.NAMES)
+        return
+    source = (ROOT / "servers" / "static" / "metrics.py").read_text()
+    names = re.findall(r'\b(gauge|counter|histogram)\(\s*"([a-z0-9_]+)"', source)
+    told = {f"static_{name}" + "_total" * (kind == "counter") for kind, name in names}
+    told |= {f"{name}_total" for name in re.findall(r'Counter\(\s*"(static_[a-z_]+)"', source)}
+    assert len(told) > 20
+    assert documented == told | {"static_server_info"}
+
+
+def test_every_fact_of_a_run_is_documented() -> None:
+    """The labels of `loadgen_run_info` are named in its row."""
+    (row,) = re.findall(r"^\| `loadgen_run_info` \|.*", page("metrics.md"), re.M)
+    assert all(fact in row for fact in exporter.FACTS)
 
 
 def test_every_rule_of_the_verdict_is_documented() -> None:

@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.record import Phase
-from loadgen.schedule import Shard, Shot, closed_loop, gangs, open_loop, warmups
+from loadgen.schedule import (
+    Shard,
+    Shot,
+    block_rows,
+    closed_loop,
+    gangs,
+    open_loop,
+    turns_of,
+    warmups,
+)
 from loadgen.trace import Trace
 
 
@@ -106,3 +115,44 @@ def test_warmups_are_the_first_rows_again_and_again() -> None:
 def test_measured_shots_are_marked_so() -> None:
     """The trace itself is what is measured."""
     assert {shot.phase for shot in open_loop(made_trace(3))} == {Phase.MEASURED}
+
+
+@given(n=st.integers(1, 300), data=st.data())
+def test_blocks_partition_the_trace(n: int, data: st.DataObject) -> None:
+    """Each row is in one block, blocks differ by one row at most, and none is empty."""
+    blocks = data.draw(st.integers(1, n))
+    parts = [block_rows(n, block, blocks) for block in range(blocks)]
+    assert [row for part in parts for row in part] == list(range(n))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_targets_alternate() -> None:
+    """A B, B A, A B: whatever drifts evenly weighs on both alike."""
+    assert list(turns_of(2, 1)) == [[(0, 0)], [(1, 0)]]
+    assert [turn for (turn,) in turns_of(2, 3)] == [(0, 0), (1, 0), (1, 1), (0, 1), (0, 2), (1, 2)]
+    assert list(turns_of(2, 2, together=True)) == [[(0, 0), (1, 0)], [(0, 1), (1, 1)]]
+
+
+@given(n=st.integers(2, 200), workers=st.integers(1, 5), data=st.data())
+def test_a_block_is_a_stretch_of_the_trace(n: int, workers: int, data: st.DataObject) -> None:
+    """Rows keep their numbers and lengths, and their times count from the block's first."""
+    trace = made_trace(n)
+    blocks = data.draw(st.integers(1, n))
+    rows = block_rows(n, data.draw(st.integers(0, blocks - 1)), blocks)
+    whole = list(open_loop(trace))[rows.start : rows.stop]
+    parts = [
+        shot for w in range(workers) for shot in open_loop(trace, Shard(w, workers), 0.0, rows)
+    ]
+    parts.sort(key=lambda shot: shot.seq)
+    assert [(s.seq, s.prompt_tokens, s.output_tokens) for s in parts] == [
+        (s.seq, s.prompt_tokens, s.output_tokens) for s in whole
+    ]
+    assert [s.due_s for s in parts] == [s.due_s - whole[0].due_s for s in whole]
+    assert [s.seq for s in closed_loop(trace, rows=rows)] == list(rows)
+
+
+def test_gangs_of_a_block_are_counted_from_its_start() -> None:
+    """A gang never reaches over the end of its block."""
+    shots = list(gangs(made_trace(7), 2, pad=True, rows=range(3, 7)))
+    assert [(shot.seq, shot.gang) for shot in shots] == [(3, 0), (4, 0), (5, 1), (6, 1)]
+    assert [shot.output_tokens for shot in shots] == [50, 50, 70, 70]

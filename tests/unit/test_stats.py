@@ -279,3 +279,21 @@ def test_answers_that_do_not_stream_have_no_steady_throughput() -> None:
     ]
     assert summarise(whole).steady is None
     assert summarise(whole).output_tokens_per_s is not None
+
+
+def test_turns_are_summed_and_what_lies_between_them_is_not() -> None:
+    """Between its turns a target was idle: no duration, rate or throughput counts that time."""
+    records = [
+        made_record(0, due=0.0, start=0.0, chunks=(0.5, 1.0)),
+        made_record(1, due=1.0, start=1.0, chunks=(1.5, 2.0)),
+        made_record(2, due=100.0, start=100.0, chunks=(100.5, 101.0), block=1),
+        made_record(3, due=102.0, start=102.0, chunks=(102.5, 103.0), block=1),
+    ]
+    summary = summarise(records)
+    assert summary.duration_s == pytest.approx(2.0 + 3.0)
+    assert summary.requests_per_s == pytest.approx(4 / 5)
+    assert summary.request_rate_asked == pytest.approx(2 / 3)
+    assert summary.request_rate_sent == pytest.approx(2 / 3)
+    assert summary.steady is not None
+    assert summary.steady.duration_s == pytest.approx(3.0)
+    assert summary.steady.output_tokens == 2 + 2
