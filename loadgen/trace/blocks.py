@@ -63,6 +63,11 @@ class BlockIds(Sequence[tuple[int, ...]]):
 
     __hash__ = None  # type: ignore[assignment]  # it compares by content
 
+    @property
+    def are_shared(self) -> bool:
+        """Whether any id stands twice."""
+        return len(np.unique(self.flat)) < len(self.flat)
+
     def take(self, order: NDArray[np.int64]) -> BlockIds:
         """The rows in another order, or some of them."""
         lengths = np.diff(self.offsets)[order]
