@@ -109,10 +109,8 @@ def _loss(trace: Trace, form: ExportFormat, ticks: NDArray[np.int64] | None) -> 
         together = int(is_new.sum())
     texts = sum(bool(own) for own in trace.payload or ())
     keeps_ids = form in (ExportFormat.MOONCAKE, ExportFormat.PARQUET)
-    are_lost = (
-        trace.hash_ids is not None and not keeps_ids and BlockIds.of(trace.hash_ids).are_shared
-    )
-    return Loss(moved, together, texts, are_lost)
+    ids = None if trace.hash_ids is None or keeps_ids else BlockIds.of(trace.hash_ids)
+    return Loss(moved, together, texts, ids is not None and ids.are_shared)
 
 
 def _azure(trace: Trace, ticks: NDArray[np.int64], start_ns: int) -> Iterator[bytes]:

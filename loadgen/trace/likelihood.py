@@ -16,7 +16,7 @@ import numpy as np
 from loadgen.trace.laws import Gamma, LogNormal, Mixture, Weibull
 from loadgen.trace.special import Floats, digamma, trigamma
 
-_MOST_POINTS: Final = 20_000
+_MOST_POINTS: Final = 4_000
 _EM_STEPS: Final = 500
 _CLAMP_STEPS: Final = 20_000
 _NEWTON_STEPS: Final = 100

@@ -53,7 +53,7 @@ class Ramp:
         whole = (self.first + self.last) * self.duration_s / 2
         rising = np.minimum(expected, whole)
         root = np.sqrt(np.maximum(self.first**2 + 2 * slope * rising, 0.0))
-        below = np.where(rising > 0, self.first + root, 1.0)  # not 0: the rate ends above 0
+        below = np.where(self.first + root > 0, self.first + root, 1.0)
         return np.asarray(2 * rising / below + np.maximum(expected - whole, 0.0) / self.last)
 
 

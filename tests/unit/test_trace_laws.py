@@ -165,7 +165,7 @@ def test_laws_with_atoms() -> None:
         LogNormal(3.0, 0.8),
         Gamma(0.9, 300.0),
         UniformTokens(5, 90),
-        Empirical(np.array([3.0, 40.0])),
+        Empirical(np.array([3.0, 9.0])),
     ],
     ids=repr,
 )
@@ -191,18 +191,18 @@ def sample_of(law: Law, n: int = 50_000) -> tuple[np.ndarray, Sample]:
 
 def test_estimators_are_scipys() -> None:
     """Log-normal, gamma and Weibull by maximum likelihood: scipy finds the same parameters."""
-    drawn, sample = sample_of(LogNormal(5.0, 1.2), 5000)
+    drawn, sample = sample_of(LogNormal(5.0, 1.2), 3000)
     shape, _, scale = stats.lognorm.fit(drawn, floc=0)
     fit = fit_lognormal(sample)
     assert (fit.mu, fit.sigma) == (pytest.approx(math.log(scale)), pytest.approx(shape))
-    drawn, sample = sample_of(Gamma(0.7, 30.0), 5000)
+    drawn, sample = sample_of(Gamma(0.7, 30.0), 3000)
     shape, _, scale = stats.gamma.fit(drawn, floc=0)
     gamma = fit_gamma(sample)
     assert (gamma.shape, gamma.scale) == (
         pytest.approx(shape, rel=1e-4),
         pytest.approx(scale, rel=1e-4),
     )
-    drawn, sample = sample_of(Weibull(0.6, 30.0), 5000)
+    drawn, sample = sample_of(Weibull(0.6, 30.0), 3000)
     shape, _, scale = stats.weibull_min.fit(drawn, floc=0)
     weibull = fit_weibull(sample)
     assert (weibull.shape, weibull.scale) == (
@@ -241,7 +241,7 @@ def test_a_mixture_is_found() -> None:
     """EM finds both components, whichever was drawn first, from many distinct values too."""
     law = Mixture(0.3, LogNormal(6.0, 0.35), LogNormal(3.0, 0.8))
     _, sample = sample_of(law, 60_000)
-    assert len(sample.value) <= 20_001
+    assert len(sample.value) <= 4_001
     fit = fit_mixture(sample)
     assert fit.weight == pytest.approx(0.3, abs=0.02)
     assert (fit.first.mu, fit.first.sigma) == (
