@@ -1,7 +1,9 @@
 # make demo    compare a static-batch server with vLLM on this machine's CPU
-# make test    everything that CI runs
+# make test    everything that CI runs; make test-fast: the pure part; make check: lint and types
+# make setup   the environments and the embedded model alone
 # make bench-client   the client's cost and exactness, a quarter of an hour
 # make bench-static   the static server against a bare script, ten minutes
+# make dashboards     write Grafana's JSON anew from dashboards/*.py
 # make clean   remove what was made here, and the model's cache
 #
 # The demo's workload: make demo N=200 RATE=inf CV=1.5 SEED=42 BATCH_SIZE=16
@@ -14,10 +16,10 @@ BATCH_SIZE ?= 16
 
 CACHE = $${LOADGEN_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/loadgen}
 
-.PHONY: help setup demo test test-fast check bench-client bench-static clean
+.PHONY: help setup demo test test-fast check bench-client bench-static dashboards clean
 
 help:
-	@sed -n '1,7s/^# \{0,1\}//p' Makefile
+	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
 
 setup:
 	@scripts/setup
@@ -43,6 +45,10 @@ bench-client:
 bench-static:
 	@scripts/setup
 	@.venv-servers/bin/python -m bench.static
+
+dashboards:
+	@scripts/setup tools
+	@.venv/bin/python -m dashboards.build
 
 clean:
 	rm -rf .venv .venv-servers runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -21,7 +21,7 @@ from tests.prometheus import ALL_TIME, Prometheus, free_port, prometheus
 pytestmark = pytest.mark.slow
 
 DASHBOARDS = ROOT / "dashboards" / "grafana" / "json"
-QUIET_S = 1.5
+QUIET_S = 4.0
 """After the first request's due time: it has ended, and the others are not due yet."""
 
 
@@ -57,7 +57,7 @@ def watched(
     scratch = tmp_path_factory.mktemp("watched")
     rows = [{"timestamp": 0.0, "input_length": 12, "output_length": 4}]
     rows += [
-        {"timestamp": 2500.0 + 150 * n, "input_length": 10 + n, "output_length": 8 + 5 * (n % 4)}
+        {"timestamp": 5000.0 + 150 * n, "input_length": 10 + n, "output_length": 8 + 5 * (n % 4)}
         for n in range(23)
     ]
     trace = scratch / "trace.jsonl"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +12,10 @@ from typing import Any
 
 import pytest
 import yaml
+
+from loadgen.cli import build_parser
+from loadgen.config import CompareConfig, GeneratorConfig, LoadConfig, OutputConfig, RoundsConfig
+from loadgen.flags import take, validate
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = Path(sys.executable).parent
@@ -22,21 +28,63 @@ def run(*words: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def compose() -> dict[str, Any]:
-    """The file as it is written; `docker compose config` fills in variables."""
-    content: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-    return content
+STACKS = {
+    "gpu": ("docker-compose.yml",),
+    "cpu": ("docker-compose.yml", "compose.cpu.yml"),
+    "external": ("compose.external.yml",),
+}
+NEEDED = {"TARGET_URL": "http://h/v1", "TARGET_MODEL": "m", "RATE": "1", "MAX_OUTPUT_TOKENS": "9"}
 
 
-def test_compose_accepts_the_file() -> None:
-    """`docker compose config -q` finds nothing wrong with docker-compose.yml."""
-    done = run(TOOLS / "docker-compose", "-f", "docker-compose.yml", "config", "-q")
+def config(stack: str, *flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`docker compose config` of a stack; nothing of this environment is set but what is given."""
+    files = [word for file in STACKS[stack] for word in ("-f", file)]
+    return subprocess.run(
+        [TOOLS / "docker-compose", *files, "--profile", "*", "config", *flags],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **environment},
+        check=False,
+    )
+
+
+def services(stack: str, **environment: str) -> dict[str, Any]:
+    """A stack's services, files merged and variables filled in."""
+    done = config(stack, "--format", "json", **(NEEDED | environment))
     assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)["services"]
+    return found
+
+
+ALL_SERVICES = [
+    pytest.param(name, service, id=f"{stack}-{name}")
+    for stack in STACKS
+    for name, service in services(stack).items()
+]
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_compose_accepts_the_files(stack: str) -> None:
+    """`docker compose config -q` finds nothing wrong, with nothing set that need not be."""
+    done = config(stack, "-q", **(NEEDED if stack == "external" else {}))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_an_external_endpoint_is_not_hammered_by_accident(name: str) -> None:
+    """Target, rate and hard stop must be set: without one of them nothing starts."""
+    done = config("external", "-q", **{key: text for key, text in NEEDED.items() if key != name})
+    assert done.returncode != 0
+    assert name in done.stderr
 
 
 def test_yamllint_is_silent() -> None:
     """YAML that we ship has no lint."""
-    done = run(TOOLS / "yamllint", "--strict", "docker-compose.yml", ".yamllint")
+    files = sorted(ROOT.glob("*compose*.yml"))
+    assert len(files) == 3
+    done = run(TOOLS / "yamllint", "--strict", *files, "dashboards", ".yamllint")
     assert done.returncode == 0, done.stdout
 
 
@@ -60,47 +108,126 @@ def test_images_run_without_root(path: Path) -> None:
                 assert (ROOT / source).exists(), line
 
 
-def test_ports_are_bound_to_loopback() -> None:
-    """No service listens beyond this machine."""
-    for name, service in compose()["services"].items():
-        for port in service.get("ports", []):
-            assert port.startswith("127.0.0.1:"), name
+@pytest.mark.parametrize(("name", "service"), ALL_SERVICES)
+def test_services_are_safe(name: str, service: dict[str, Any]) -> None:
+    """Loopback ports, no privileges, a read-only root, and bounds on logs, memory and processes."""
+    assert all(port["host_ip"] == "127.0.0.1" for port in service.get("ports", []))
+    assert service["cap_drop"] == ["ALL"]
+    assert service.get("cap_add", []) == (["SYS_ADMIN"] if name == "dcgm-exporter" else [])
+    assert "no-new-privileges:true" in service["security_opt"]
+    assert service["read_only"] is True
+    assert "/tmp" in service["tmpfs"]
+    assert service["logging"]["options"].keys() == {"max-size", "max-file"}
+    assert int(service["mem_limit"]) > 0
+    assert service["pids_limit"] > 0
+    assert service.get("user", "") not in ("root", "0")
+    assert not service.get("privileged", False)
 
 
-def test_services_have_their_builds_limits_and_order() -> None:
-    """Every Dockerfile that is named exists, privileges are dropped, loadgen waits for both."""
-    services = compose()["services"]
-    for name, service in services.items():
-        if "build" in service:
-            assert (ROOT / service["build"]["dockerfile"]).is_file(), name
-        assert service["cap_drop"] == ["ALL"], name
-        assert "no-new-privileges:true" in service["security_opt"], name
-        assert service["logging"]["options"]["max-size"], name
-    waits = services["loadgen"]["depends_on"]
+@pytest.mark.parametrize(("name", "service"), ALL_SERVICES)
+def test_what_services_name_exists(name: str, service: dict[str, Any]) -> None:
+    """Dockerfiles and mounted files are in the repository, images have a version, order is real."""
+    if "build" in service:
+        assert (ROOT / service["build"]["dockerfile"]).is_file()
+    else:
+        assert re.fullmatch(r"[a-z0-9/-]+:v?\d[\w.-]*", service["image"])
+    for volume in service.get("volumes", []):
+        if volume["type"] == "bind":
+            assert Path(volume["source"]).exists(), volume
+            assert volume["read_only"]
+    assert service.get("depends_on", {}).keys() <= services("gpu").keys()
+    has_check = not service["healthcheck"].get("disable", False)
+    assert has_check == (name not in ("password", "dcgm-exporter"))
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_prometheus_scrapes_the_services_that_there_are(stack: str) -> None:
+    """Names and ports in its configuration are those of the stack."""
+    found = services(stack)
+    mounts = {v["target"]: v["source"] for v in found["prometheus"]["volumes"]}
+    content = yaml.safe_load(Path(mounts["/etc/prometheus/prometheus.yml"]).read_text())
+    for job in content["scrape_configs"]:
+        for group in job.get("static_configs", []):
+            for address in group["targets"]:
+                name, _, port = address.partition(":")
+                assert port in {str(p["target"]) for p in found[name]["ports"]}, address
+    assert (Path(mounts["/etc/prometheus/rules"]) / "alerts.yml").exists()
+
+
+@pytest.mark.parametrize("stack", ["gpu", "cpu"])
+def test_loadgen_waits_for_both_servers(stack: str) -> None:
+    """It starts when both are healthy, so that it measures no start-up."""
+    waits = services(stack)["loadgen"]["depends_on"]
     assert {name: wait["condition"] for name, wait in waits.items()} == {
         "static": "service_healthy",
         "vllm": "service_healthy",
     }
 
 
+@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("together", ["", "1"])
+def test_loadgens_command_is_one_that_it_takes(stack: str, together: str) -> None:
+    """The command line of each stack is valid, and says what the documentation says of it."""
+    words = services(stack, TOGETHER=together)["loadgen"]["command"]
+    parsed = build_parser().parse_args(words)
+    assert callable(parsed.call)
+    assert parsed.metrics_port == "9464"
+    for model in (LoadConfig, OutputConfig, RoundsConfig, CompareConfig, GeneratorConfig):
+        validate(model, take(model, parsed))
+    if stack != "external":
+        assert parsed.rounds == "0"
+        assert hasattr(parsed, "together") == bool(together)
+        assert parsed.target == ["static=http://static:8001", "vllm=http://vllm:8002"]
+    else:
+        assert parsed.max_output_tokens_total == NEEDED["MAX_OUTPUT_TOKENS"]
+
+
 def test_both_servers_have_matching_limits() -> None:
     """Batch size, context and dtype are the same on both, and vLLM's prefix cache is off."""
-    services = compose()["services"]
-    static, vllm = services["static"]["command"], services["vllm"]["command"]
-    assert "--batch-size=${BATCH_SIZE:-16}" in static
-    assert "--max-num-seqs=${BATCH_SIZE:-16}" in vllm
-    for flag in ("--max-model-len=${MAX_MODEL_LEN:-2048}", "--dtype=bfloat16"):
+    found = services("gpu", BATCH_SIZE="24", MAX_MODEL_LEN="4096", MODEL="some/model")
+    static, vllm = found["static"]["command"], found["vllm"]["command"]
+    assert "--batch-size=24" in static
+    assert "--max-num-seqs=24" in vllm
+    for flag in ("--max-model-len=4096", "--dtype=bfloat16", "--model=some/model"):
         assert flag in static
         assert flag in vllm
     assert "--no-enable-prefix-caching" in vllm
 
 
-def test_documented_variables_are_those_of_the_file() -> None:
-    """docs/deploy.md explains each variable that docker-compose.yml reads."""
-    read = set(re.findall(r"\$\{([A-Z_]+)", (ROOT / "docker-compose.yml").read_text()))
-    page = (ROOT / "docs" / "deploy.md").read_text()
-    assert read
-    assert {name for name in read if f"`{name}`" not in page} == set()
+def test_servers_have_the_gpus_that_were_asked_for() -> None:
+    """One for both by default, or one each; none at all on a CPU."""
+
+    def gpu(stack: str, name: str, **environment: str) -> Any:
+        deploy = services(stack, **environment)[name].get("deploy")
+        return deploy and deploy["resources"]["reservations"]["devices"][0]["device_ids"]
+
+    assert (gpu("gpu", "static"), gpu("gpu", "vllm")) == (["0"], ["0"])
+    assert gpu("gpu", "vllm", VLLM_GPU="1") == ["1"]
+    assert gpu("gpu", "static", STATIC_GPU="3") == ["3"]
+    assert (gpu("cpu", "static"), gpu("cpu", "vllm")) == (None, None)
+
+
+def test_secrets_are_in_no_file() -> None:
+    """They come from the environment, by name alone."""
+    for path in ROOT.glob("*compose*.yml"):
+        for line in path.read_text().splitlines():
+            key, _, text = line.strip().partition(":")
+            if key in ("HF_TOKEN", "OPENAI_API_KEY", "GRAFANA_PASSWORD"):
+                assert text.strip() == "", f"{path.name}: {line}"
+
+
+def test_documented_variables_are_those_of_the_files() -> None:
+    """docs/deploy.md explains each variable that a compose file reads, and no other."""
+    read: set[str] = set()
+    for path in ROOT.glob("*compose*.yml"):
+        text = path.read_text()
+        read |= set(re.findall(r"\$\{([A-Z][A-Z0-9_]*)", text))
+        read |= set(re.findall(r"^      ([A-Z][A-Z_]+):$", text, re.MULTILINE))
+    rows = re.findall(
+        r"^\| (`[A-Z].*?) \|", (ROOT / "docs" / "deploy.md").read_text(), re.MULTILINE
+    )
+    documented = {name for row in rows for name in re.findall(r"`([A-Z0-9_]+)`", row)}
+    assert documented == read
 
 
 def test_no_placeholder_is_left_in_the_documentation() -> None:
