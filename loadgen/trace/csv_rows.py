@@ -187,11 +187,9 @@ def _slow(
 
 
 def _fields(raw: bytes, header: _Header) -> Sequence[str]:
+    text = raw.decode(errors="replace").strip("\r\n")
     try:
-        text = raw.decode().strip("\r\n")
-        fields = next(csv.reader([text], delimiter=header.delimiter, strict=True), [])
-    except UnicodeDecodeError:
-        raise BrokenRow("not UTF-8 text") from None
+        fields = next(csv.reader([text], delimiter=header.delimiter), [])
     except csv.Error as error:
         raise BrokenRow(f"not CSV ({error})") from None
     if len(fields) != header.width:

@@ -116,10 +116,15 @@ def import_trace(source: Source) -> tuple[Trace, Counts]:
     broken = BrokenRows(str(source.path), config.broken is BrokenRowsAre.DROP)
     parts: list[Rows] = []
     for rows in source.rows(broken):
-        kept = _policies(rows, window, source, counts)
-        if config.limit is not None and counts.kept + len(kept) >= config.limit:
-            kept = kept.where(np.arange(len(kept)) < config.limit - counts.kept)
-            counts.read -= int((rows.line > kept.line[-1]).sum()) if len(kept) else 0
+        last = None if config.limit is None else _last_line(rows, window, source, counts.kept)
+        if last is not None:
+            rows = rows.where(rows.line <= last)
+        try:
+            kept = _policies(rows, window, source, counts)
+        except _Refused as refused:
+            broken.settle(refused.line)  # a broken row that stands before it is told first
+            raise
+        broken.settle(last)
         counts.kept += len(kept)
         if len(kept):
             parts.append(kept)
@@ -131,6 +136,29 @@ def import_trace(source: Source) -> tuple[Trace, Counts]:
         told = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in asdict(counts).items() if n)
         raise TraceError(f"{source.path}: no row is left ({told or 'it holds none'})")
     return _joined(parts, source, counts), counts
+
+
+class _Refused(TraceError):
+    """A row that a policy refuses; the message tells its line too."""
+
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def _last_line(rows: Rows, window: Window | None, source: Source, kept: int) -> int | None:
+    """The line of the row that reaches the limit; None where these rows do not reach it."""
+    assert source.config.limit is not None
+    drops = {"zero": ZeroRows.DROP, "oversized": ZeroRows.DROP}
+    changes = {
+        name: drop
+        for name, drop in drops.items()
+        if getattr(source.config, name) is ZeroRows.ERROR  # told once it is known to be needed
+    }
+    lenient = replace(source, config=source.config.model_copy(update=changes))
+    left = _policies(rows, window, lenient, Counts())
+    missing = source.config.limit - kept
+    return int(left.line[missing - 1]) if len(left) >= missing else None
 
 
 def _policies(rows: Rows, window: Window | None, source: Source, counts: Counts) -> Rows:
@@ -145,9 +173,10 @@ def _policies(rows: Rows, window: Window | None, source: Source, counts: Counts)
     if is_zero.any():
         if config.zero is ZeroRows.ERROR:
             line = int(rows.line[is_zero][0])
-            raise TraceError(
+            raise _Refused(
+                line,
                 f"{name}:{line}: {_zero_column(rows, is_zero, source)}: 0 tokens; leave such rows "
-                "out (--zero drop) or take them as 1 (--zero clamp)"
+                "out (--zero drop) or take them as 1 (--zero clamp)",
             )
         if config.zero is ZeroRows.DROP:
             counts.zero_dropped += int(is_zero.sum())
@@ -166,9 +195,11 @@ def _policies(rows: Rows, window: Window | None, source: Source, counts: Counts)
     if config.oversized is ZeroRows.ERROR:
         row = int(np.flatnonzero(is_over)[0])
         total = int(rows.input_length[row] + rows.output_length[row])
-        raise TraceError(
-            f"{name}:{int(rows.line[row])}: {total} tokens are over --max-context {most}; leave "
-            "such rows out (--oversized drop) or shorten them (--oversized clamp)"
+        line = int(rows.line[row])
+        raise _Refused(
+            line,
+            f"{name}:{line}: {total} tokens are over --max-context {most}; leave "
+            "such rows out (--oversized drop) or shorten them (--oversized clamp)",
         )
     if config.oversized is ZeroRows.DROP:
         counts.oversized_dropped += int(is_over.sum())

@@ -7,7 +7,7 @@ format.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -57,17 +57,29 @@ class BrokenRow(Exception):
 
 @dataclass(slots=True)
 class BrokenRows:
-    """Counts rows that cannot be read, or refuses the first one."""
+    """Rows that cannot be read: counted, or the first one refused, once it is needed."""
 
     name: str
     """The file's, for the error."""
     are_dropped: bool
     count: int = 0
+    pending: list[tuple[int, str]] = field(default_factory=list)
+    """(line, problem) of the rows since the last call of `settle`."""
 
     def take(self, line: int, problem: str) -> None:
-        """One more broken row; raises TraceError where they are not to be dropped."""
-        if not self.are_dropped:
+        """One more broken row."""
+        self.pending.append((line, problem))
+
+    def settle(self, last_line: int | None = None) -> None:
+        """Count the rows up to `last_line` and forget the rest, which nobody asked for.
+
+        Raises TraceError for the first one where they are not to be dropped.
+        """
+        needed = [row for row in self.pending if last_line is None or row[0] <= last_line]
+        self.pending.clear()
+        if needed and not self.are_dropped:
+            line, problem = needed[0]
             raise TraceError(
                 f"{self.name}:{line}: {problem}; mend it, or leave such rows out: --broken drop"
             )
-        self.count += 1
+        self.count += len(needed)

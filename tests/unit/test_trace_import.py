@@ -202,8 +202,8 @@ def test_a_missing_column_names_its_flag(folder: Path) -> None:
         (b"2023-11-16 18:17:04,999999999999,5", "ContextTokens", "999999999999 tokens"),
         (b"2023-11-16 18:17:04,12", "3 columns are needed", "it has 2"),
         (b"2023-11-16 18:17:04,12,5,6", "3 columns are needed", "it has 4"),
-        (b'2023-11-16 18:17:04,"12,5', "not CSV", "unexpected end"),
-        (b"2023-11-16 18:17:04,\xff,5", "not UTF-8", ""),
+        (b'2023-11-16 18:17:04,"12,5', "3 columns are needed", "it has 2"),
+        (b"2023-11-16 18:17:04,\xff,5", "ContextTokens", "\ufffd"),
         (b"2023-13-16 18:17:04,1,5", "TIMESTAMP", "2023-13-16"),
         (b"2023-11-31 18:17:04,1,5", "TIMESTAMP", "2023-11-31"),
         (b"2023-11-16 24:17:04,1,5", "TIMESTAMP", "24:17"),
@@ -320,8 +320,12 @@ def test_a_limit(folder: Path) -> None:
         )
         assert trace.input_length.tolist() == [90, 50]
         assert counts.kept == 2
-    trace, counts = bring(folder, "azure", data, limit=2, block_bytes=1)
-    assert (counts.kept, counts.zero_dropped, counts.broken_dropped) == (2, 1, 0)
+        assert (counts.read, counts.zero_dropped, counts.broken_dropped) == (3, 1, 0)
+        bring(folder, "azure", data, limit=2, block_bytes=block_bytes)
+        message = refused(folder, "azure", data, limit=5, zero="clamp", max_context=95,
+                          oversized="error")  # fmt: skip
+        assert message.startswith("file:4: 110 tokens")
+    assert "file:7: 3 columns" in refused(folder, "azure", data, limit=4)
 
 
 def test_speedup(folder: Path) -> None:
@@ -423,6 +427,24 @@ def test_any_cut_of_numbers(
     check_cuts(path, Columns("t", "a", "b", unit), block_bytes)
 
 
+junk = st.sampled_from(
+    [b"a", b'"q"', b'a"b', b'"a"b', b"\xff", b'"a,b"', b'""', b'"a""b"', b'"', b""]
+)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    rows=st.lists(st.tuples(junk, fields, ends), min_size=1, max_size=8),
+    block_bytes=st.integers(1, 100),
+)
+def test_any_cut_with_other_columns(rows: Any, block_bytes: int, tmp_path_factory: Any) -> None:
+    """What stands in columns that nobody asked for, however odd, changes nothing either."""
+    lines = [b"%b,5,%b,7%b" % (text, a.encode(), end.encode()) for text, a, end in rows]
+    path = tmp_path_factory.mktemp("cut") / "file"
+    path.write_bytes(b"junk,t,a,b\n" + b"".join(lines))
+    check_cuts(path, Columns("t", "a", "b", TimeUnit.S), block_bytes)
+
+
 def check_cuts(path: Path, columns: Columns, block_bytes: int) -> None:
     """Whole, in pieces, and one line a block (where each takes the fast way if it can)."""
     found = []
@@ -436,6 +458,7 @@ def check_cuts(path: Path, columns: Columns, block_bytes: int) -> None:
                 part.output_length.tolist(), strict=True,
             )
         ]  # fmt: skip
+        broken.settle()
         found.append((rows, broken.count))
     assert found[0] == found[1] == found[2]
 
