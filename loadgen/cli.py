@@ -26,7 +26,6 @@ from rich.console import Console
 
 from loadgen import __version__
 from loadgen.ceiling import save
-from loadgen.compare import comparison
 from loadgen.config import (
     CompareConfig,
     GeneratorConfig,
@@ -272,7 +271,7 @@ def _show(result: Result, *, as_json: bool) -> None:
     if as_json:
         shown = {"run_directory": str(result.run.path), **result.as_json()}
         if len(result.summaries) > 1:
-            shown["comparison"] = comparison(result.summaries, result.verdict)
+            shown["comparison"] = result.comparison()
         _print_json(shown)
         return
     console = Console(width=None if sys.stdout.isatty() else _TABLE_COLUMNS, highlight=False)

@@ -6,8 +6,10 @@ the baseline, has no ratio (None).
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Final
 
+from loadgen.paired import Comparison
 from loadgen.record import SCHEMA_VERSION
 from loadgen.stats import LATENCIES, Distribution, Goodput, Summary
 from loadgen.verdict import Verdict
@@ -22,10 +24,13 @@ COUNTS: Final = (
 )
 
 
-def comparison(summaries: dict[str, Summary], verdict: Verdict) -> dict[str, Any]:
+def comparison(
+    summaries: dict[str, Summary], verdict: Verdict, paired: dict[str, Comparison]
+) -> dict[str, Any]:
     """The content of `comparison.json`; the first target is the baseline.
 
-    `ratio` holds the second target's ratios; `ratios` those of every target but the first.
+    `ratio` holds the second target's ratios; `ratios` those of every target but the first. `paired`
+    holds what `paired.py` finds, of the same targets as `ratios`.
     """
     targets = {name: figures(summary) for name, summary in summaries.items()}
     baseline, *others = targets
@@ -36,6 +41,7 @@ def comparison(summaries: dict[str, Summary], verdict: Verdict) -> dict[str, Any
         "targets": targets,
         "ratio": ratios[others[0]] if others else {},
         "ratios": ratios,
+        "paired": {name: asdict(found) for name, found in paired.items()},
         "verdict": str(verdict.grade),
         "reasons": [
             {"grade": str(r.grade), "target": r.target, "rule": r.rule, "text": r.text}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from loadgen.compare import figures, ratio_of
+from loadgen.paired import ALPHA, FEWEST_UNITS, Comparison, Effect, Split
 from loadgen.record import Outcome, TokenSource
 from loadgen.stats import Distribution, Summary, percentile_name
 
@@ -27,6 +28,8 @@ GOODPUT: Final = (
     ("good requests/s", "requests_per_s", "{:,.3f}", 1),
     ("good, % of all due", "share", "{:,.1f}", 100),
 )
+PAIRED: Final = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
+CONFIDENCE: Final = f"{100 * (1 - ALPHA):.0f} %"
 DASH: Final = "-"
 
 
@@ -37,6 +40,15 @@ class Row:
     title: str
     cells: tuple[str, ...]
     starts_group: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PairedTable:
+    """Ratios of latencies, request by request, and their intervals."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[Row]
 
 
 def columns_of(summaries: dict[str, Summary]) -> list[str]:
@@ -89,8 +101,8 @@ def rows_of(summaries: dict[str, Summary], percentiles: Sequence[float]) -> list
     return rows
 
 
-def answer_of(summaries: dict[str, Summary]) -> str:
-    """One sentence for each other target: how its output throughput compares to the first's."""
+def answer_of(summaries: dict[str, Summary], paired: dict[str, Comparison]) -> str:
+    """The result in words, for each other target: its output throughput, its E2E, how sure."""
     names = list(summaries)
     headline = {name: figures(summary) for name, summary in summaries.items()}
     sentences = []
@@ -105,10 +117,71 @@ def answer_of(summaries: dict[str, Summary]) -> str:
                 "told, and a chunk may hold several tokens."
             )
         else:
-            sentences.append(
-                f"On this trace {name} gave {ratio:.2f}x the output tokens/s of {names[0]}."
-            )
+            sentences.append(_throughput_in_words(name, names[0], ratio, paired[name]))
+        sentences += _latency_in_words(name, names[0], paired[name])
     return " ".join(sentences)
+
+
+def pairs_of(paired: dict[str, Comparison], baseline: str) -> list[PairedTable]:
+    """One table for each other target: ratios of latencies, request by request."""
+    tables = []
+    for name, found in paired.items():
+        latencies = [effect for effect in found.others if effect.metric in PAIRED]
+        rows = [("all", latencies), *((_quarter(split), split.effects) for split in found.splits)]
+        lines = []
+        for title, effects in rows:
+            by_metric = {effect.metric: effect for effect in effects}
+            lines.append(Row(title, tuple(_effect_cell(by_metric.get(key)) for key in PAIRED)))
+        if latencies:
+            tables.append(PairedTable(f"{name} / {baseline}", tuple(PAIRED.values()), lines))
+    return tables
+
+
+def _throughput_in_words(name: str, baseline: str, ratio: float, found: Comparison) -> str:
+    effect = found.primary
+    if effect is None or effect.low is None or effect.high is None:
+        return (
+            f"On this trace {name} gave {ratio:.2f}x the output tokens/s of {baseline}; how sure "
+            f"that is needs --blocks {FEWEST_UNITS} or more to tell."
+        )
+    interval = f"{CONFIDENCE} interval {effect.low:.2f}x to {effect.high:.2f}x"
+    if effect.is_shown:
+        return (
+            f"On this trace {name} gave {ratio:.2f}x the output tokens/s of {baseline} "
+            f"({interval}, {effect.units} blocks)."
+        )
+    return (
+        f"No difference is shown between the output tokens/s of {name} and {baseline}: "
+        f"{ratio:.2f}x ({interval}, {effect.units} blocks)."
+    )
+
+
+def _latency_in_words(name: str, baseline: str, found: Comparison) -> list[str]:
+    for effect in found.others:
+        if effect.metric != "e2e_s" or effect.low is None or effect.high is None:
+            continue
+        interval = f"{CONFIDENCE} interval {effect.low:.2f}x to {effect.high:.2f}x"
+        if not effect.is_shown:
+            return [
+                f"Request by request, no difference is shown between their E2E: "
+                f"{effect.ratio:.2f}x ({interval})."
+            ]
+        return [
+            f"Request by request, its E2E was {effect.ratio:.2f}x that of {baseline} ({interval})."
+        ]
+    return []
+
+
+def _quarter(split: Split) -> str:
+    return f"{split.by} {split.low:,} to {split.high:,} tokens"
+
+
+def _effect_cell(effect: Effect | None) -> str:
+    if effect is None:
+        return DASH
+    if effect.low is None or effect.high is None:
+        return f"{effect.ratio:.2f}x"
+    return f"{effect.ratio:.2f}x ({effect.low:.2f} to {effect.high:.2f})"
 
 
 def failures_of(summary: Summary) -> str:

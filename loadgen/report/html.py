@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from loadgen.report.figures import answer_of, columns_of, rows_of
+from loadgen.report.figures import CONFIDENCE, answer_of, columns_of, pairs_of, rows_of
 from loadgen.report.plots import draw_all
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ def render_html(result: Result) -> str:
         header=header,
         verdict=result.verdict,
         summaries=result.summaries,
-        answer=answer_of(result.summaries),
+        answer=answer_of(result.summaries, result.paired),
+        confidence=CONFIDENCE,
+        pairs=pairs_of(result.paired, names[0]),
         columns=columns_of(result.summaries),
         rows=rows_of(result.summaries, result.percentiles),
         plots=draw_all(result.columns),

@@ -17,6 +17,7 @@ from loadgen.archive import Run, read_run
 from loadgen.columns import Columns
 from loadgen.compare import comparison
 from loadgen.journal import write_whole
+from loadgen.paired import Comparison, compare_paired
 from loadgen.record import SCHEMA_VERSION
 from loadgen.report.html import render_html
 from loadgen.report.table import write_parquet
@@ -33,6 +34,8 @@ class Result:
     columns: dict[str, Columns]
     summaries: dict[str, Summary]
     verdict: Verdict
+    paired: dict[str, Comparison]
+    """Of each target but the first, against the first."""
     percentiles: tuple[float, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -50,6 +53,10 @@ class Result:
             "targets": {name: stats.as_json(s) for name, s in self.summaries.items()},
         }
 
+    def comparison(self) -> dict[str, Any]:
+        """The content of `comparison.json`."""
+        return comparison(self.summaries, self.verdict, self.paired)
+
 
 def rebuild(path: Path) -> Result:
     """Read the run at `path` and write all of its results anew; raises RunDirectoryError."""
@@ -60,10 +67,12 @@ def rebuild(path: Path) -> Result:
     slo = Slo.of(goodput_ms) if goodput_ms else None
     summaries = {name: stats.summarise(c, percentiles, slo) for name, c in columns.items()}
     verdict = judge(run.header, summaries, percentiles, health=run.health, stopped=run.stopped)
-    result = Result(run, columns, summaries, verdict, percentiles)
+    first, *others = columns
+    paired = {name: compare_paired(columns[first], columns[name], slo) for name in others}
+    result = Result(run, columns, summaries, verdict, paired, percentiles)
     write_whole(path / "summary.json", _json(result.as_json()))
-    if len(summaries) > 1:
-        write_whole(path / "comparison.json", _json(comparison(summaries, result.verdict)))
+    if others:
+        write_whole(path / "comparison.json", _json(result.comparison()))
     write_parquet(path / "records.parquet", run.records())
     write_whole(path / "report.html", render_html(result).encode())
     return result

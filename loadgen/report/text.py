@@ -13,7 +13,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from loadgen.record import TokenSource
-from loadgen.report.figures import answer_of, columns_of, failures_of, rows_of
+from loadgen.report.figures import (
+    CONFIDENCE,
+    PairedTable,
+    answer_of,
+    columns_of,
+    failures_of,
+    pairs_of,
+    rows_of,
+)
 from loadgen.report.result import Result
 from loadgen.verdict import Grade
 
@@ -45,8 +53,20 @@ def print_result(result: Result, console: Console) -> None:
     if result.run.torn_lines:
         console.print(f"left out: {result.run.torn_lines} record(s) that a kill cut short")
     if len(result.summaries) > 1:
-        console.print(escape(answer_of(result.summaries)))
+        for pairs in pairs_of(result.paired, next(iter(result.summaries))):
+            console.print(_paired_table(pairs))
+        console.print(escape(answer_of(result.summaries, result.paired)))
     grade = result.verdict.grade
     console.print(f"Verdict: [{_COLOURS[grade]}]{grade}[/]")
     for reason in result.verdict.reasons:
         console.print(f"  {reason.grade} {escape(reason.target)}: {escape(reason.text)}")
+
+
+def _paired_table(pairs: PairedTable) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(escape(f"paired, {pairs.title} ({CONFIDENCE} interval)"))
+    for column in pairs.columns:
+        table.add_column(column, justify="right")
+    for row in pairs.rows:
+        table.add_row(row.title, *row.cells)
+    return table

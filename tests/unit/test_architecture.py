@@ -95,7 +95,8 @@ RULES = {
     "loadgen.live": EVERYTHING - of("record", "columns", "slo"),
     "loadgen.stats": EVERYTHING - of("record", "columns", "slo"),
     "loadgen.verdict": EVERYTHING - of("record", "columns", "slo", "stats"),
-    "loadgen.compare": EVERYTHING - of("record", "columns", "slo", "stats", "verdict"),
+    "loadgen.paired": EVERYTHING - of("record", "columns", "slo"),
+    "loadgen.compare": EVERYTHING - of("record", "columns", "slo", "stats", "verdict", "paired"),
     "loadgen.exporter": EVERYTHING
     - of(*("record", "columns", "slo", "stats", "verdict", "live", "errors")),
     "loadgen.report": OUTER | of("client", "trace", "replay", "schedule"),

@@ -38,7 +38,7 @@ def test_figures_by_hand() -> None:
 
 def test_ratio_is_other_over_baseline() -> None:
     """Twice the throughput is 2, half the latency is 0.5: the baseline is the first target."""
-    found = comparison({"static": SLOW, "vllm": FAST}, VALID)
+    found = comparison({"static": SLOW, "vllm": FAST}, VALID, {})
     assert found["baseline"] == "static"
     ratio = found["ratio"]
     assert set(ratio) == KEYS
@@ -50,7 +50,7 @@ def test_ratio_is_other_over_baseline() -> None:
 
 def test_what_is_0_in_the_baseline_has_no_ratio() -> None:
     """No failures on the baseline: neither infinite nor 1, but no ratio."""
-    assert comparison({"a": SLOW, "b": FAST}, VALID)["ratio"]["failed"] is None
+    assert comparison({"a": SLOW, "b": FAST}, VALID, {})["ratio"]["failed"] is None
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_what_is_0_in_the_baseline_has_no_ratio() -> None:
 )
 def test_what_is_missing_has_no_ratio(first: object, second: object) -> None:
     """Latencies that one side does not have are null, and keep their shape."""
-    found = comparison({"a": first, "b": second}, VALID)  # type: ignore[dict-item]
+    found = comparison({"a": first, "b": second}, VALID, {})  # type: ignore[dict-item]
     for name in LATENCIES:
         assert found["ratio"][name] == dict.fromkeys(("mean", "p50", "p90", "p99"))
     assert found["targets"]["a"]["ttft_s"].keys() == {"mean", "p50", "p90", "p99"}
@@ -72,7 +72,7 @@ def test_nothing_from_the_other_is_a_ratio_of_0() -> None:
 
 def test_several_targets() -> None:
     """Each target but the first has its ratios; `ratio` is the second's."""
-    found = comparison({"a": SLOW, "b": FAST, "c": SLOW}, VALID)
+    found = comparison({"a": SLOW, "b": FAST, "c": SLOW}, VALID, {})
     assert list(found["ratios"]) == ["b", "c"]
     assert found["ratio"] == found["ratios"]["b"]
     assert found["ratios"]["c"]["output_tokens_per_s"] == 1.0
@@ -81,7 +81,7 @@ def test_several_targets() -> None:
 def test_the_verdict_stands_in_it() -> None:
     """The comparison says how far it can be trusted, and why."""
     reason = Reason(Grade.SUSPECT, "a", "few_samples", "2 requests are too few")
-    found = comparison({"a": SLOW, "b": FAST}, Verdict(Grade.SUSPECT, (reason,)))
+    found = comparison({"a": SLOW, "b": FAST}, Verdict(Grade.SUSPECT, (reason,)), {})
     assert found["verdict"] == "SUSPECT"
     assert found["reasons"] == [
         {"grade": "SUSPECT", "target": "a", "rule": "few_samples", "text": "2 requests are too few"}
@@ -92,4 +92,4 @@ def test_asked_percentiles_have_ratios_too() -> None:
     """A percentile that was asked for is compared beside the usual ones."""
     slow = summarise([made_record(0, chunks=(2.0, 4.0))], (99.9,))
     fast = summarise([made_record(0, chunks=(1.0, 2.0))], (99.9,))
-    assert comparison({"a": slow, "b": fast}, VALID)["ratio"]["ttft_s"]["p99.9"] == 0.5
+    assert comparison({"a": slow, "b": fast}, VALID, {})["ratio"]["ttft_s"]["p99.9"] == 0.5

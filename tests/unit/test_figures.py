@@ -5,20 +5,38 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import numpy as np
 import pytest
 from made_records import made_header, made_record, made_run
 from rich.console import Console
 
-from loadgen.record import Outcome, TokenSource
+from loadgen.columns import Columns
+from loadgen.paired import Comparison, compare_paired
+from loadgen.record import Outcome, RequestRecord, TokenSource
 from loadgen.report import rebuild
-from loadgen.report.figures import answer_of, columns_of, failures_of, rows_of
+from loadgen.report.figures import answer_of, columns_of, failures_of, pairs_of, rows_of
 from loadgen.report.text import print_result
 from loadgen.stats import Summary, summarise
 
 PERCENTILES = (50.0, 90.0, 99.0)
-SLOW = summarise([made_record(n, start=0.001, chunks=(2.001, 3.001, 4.001)) for n in range(2)])
-FAST = summarise([made_record(n, start=0.001, chunks=(1.001, 1.501, 2.001)) for n in range(2)])
-NOTHING = summarise([made_record(0, outcome=Outcome.CONNECT)])
+SLOW_RECORDS = [made_record(n, start=0.001, chunks=(2.001, 3.001, 4.001)) for n in range(2)]
+FAST_RECORDS = [made_record(n, start=0.001, chunks=(1.001, 1.501, 2.001)) for n in range(2)]
+NOTHING_RECORDS = [made_record(0, outcome=Outcome.CONNECT)]
+SLOW, FAST, NOTHING = map(summarise, (SLOW_RECORDS, FAST_RECORDS, NOTHING_RECORDS))
+
+
+def paired(records: dict[str, list[RequestRecord]]) -> dict[str, Comparison]:
+    """Of each target but the first, against the first."""
+    first, *others = (Columns.of(own) for own in records.values())
+    return {
+        name: compare_paired(first, other)
+        for name, other in zip(list(records)[1:], others, strict=True)
+    }
+
+
+def answer(records: dict[str, list[RequestRecord]]) -> str:
+    summaries = {name: summarise(own) for name, own in records.items()}
+    return answer_of(summaries, paired(records))
 
 
 def cells(
@@ -73,11 +91,58 @@ def test_asked_percentiles_are_the_rows() -> None:
 
 def test_the_answer_in_one_sentence() -> None:
     """The sentence gives the ratio of output tokens a second."""
-    assert (
-        answer_of({"a": SLOW, "b": FAST}) == "On this trace b gave 2.00x the output tokens/s of a."
+    assert answer({"a": SLOW_RECORDS, "b": FAST_RECORDS}) == (
+        "On this trace b gave 2.00x the output tokens/s of a; how sure that is needs --blocks 4 or "
+        "more to tell."
     )
-    assert answer_of({"a": SLOW}) == ""
-    assert "cannot be compared" in answer_of({"a": NOTHING, "b": FAST})
+    assert answer({"a": SLOW_RECORDS}) == ""
+    assert "cannot be compared" in answer({"a": NOTHING_RECORDS, "b": FAST_RECORDS})
+
+
+def alternating(pace_s: float, seed: int) -> list[RequestRecord]:
+    """80 requests in 8 blocks, of 5 tokens each, one each `pace_s` but for chance."""
+    rng, records = np.random.default_rng(seed), []
+    for n in range(80):
+        start = 1000.0 * (n // 10) + n % 10
+        gap = pace_s * float(rng.uniform(0.9, 1.1))
+        chunks = tuple(start + gap * (k + 1) for k in range(5))
+        records.append(made_record(n, due=start, chunks=chunks, asked=5, block=n // 10))
+    return records
+
+
+def test_the_answer_says_how_sure_it_is() -> None:
+    """With blocks there is an interval, and a difference that chance could make is called none."""
+    same = answer({"a": alternating(0.5, 1), "b": alternating(0.5, 2)})
+    assert same.startswith("No difference is shown between the output tokens/s of b and a: ")
+    assert "Request by request, no difference is shown between their E2E: " in same
+    faster = answer({"a": alternating(1.5, 1), "b": alternating(0.4, 2)})
+    assert "the output tokens/s of a (99 % interval" in faster
+    assert "8 blocks" in faster
+    assert "Request by request, its E2E was 0.2" in faster
+
+
+def test_the_table_of_pairs() -> None:
+    """All requests, then quarters by length; a cell has an interval where there is one."""
+    records = {"a": SLOW_RECORDS, "b": FAST_RECORDS}
+    (table,) = pairs_of(paired(records), "a")
+    assert table.title == "b / a"
+    assert table.columns == ("TTFT", "TPOT", "E2E")
+    assert [(row.title, row.cells) for row in table.rows] == [("all", ("0.50x", "0.50x", "0.50x"))]
+    many = {
+        name: [
+            made_record(
+                n,
+                due=n,
+                chunks=tuple(n + pace * (k + 1) for k in range(2 + n % 8)),
+                asked=2 + n % 8,
+            )
+            for n in range(80)
+        ]
+        for name, pace in (("a", 0.2), ("b", 0.1))
+    }
+    (table,) = pairs_of(paired(many), "a")
+    assert [row.title for row in table.rows][:2] == ["all", "output 2 to 3 tokens"]
+    assert pairs_of({}, "a") == []
 
 
 def test_failures_by_outcome() -> None:
@@ -121,13 +186,11 @@ def test_the_terminal_says_what_itl_stands_on(tmp_path: Path) -> None:
 
 def test_tokens_that_are_chunks_are_not_compared() -> None:
     """Where one side's tokens are guessed from its chunks, no ratio of them is headlined."""
-    guessed = summarise(
-        [made_record(n, chunks=(1.0, 2.0), token_source=TokenSource.CHUNKS) for n in range(2)]
-    )
-    assert "cannot be compared" in answer_of({"a": SLOW, "b": guessed})
-    assert "x the output tokens/s" in answer_of({"a": SLOW, "b": FAST})
+    guessed = [made_record(n, chunks=(1.0, 2.0), token_source=TokenSource.CHUNKS) for n in range(2)]
+    assert "cannot be compared" in answer({"a": SLOW_RECORDS, "b": guessed})
+    assert "x the output tokens/s" in answer({"a": SLOW_RECORDS, "b": FAST_RECORDS})
 
 
 def test_a_target_that_gave_nothing_has_no_ratio() -> None:
     """0.00x would be a speed; there is none."""
-    assert "gave nothing" in answer_of({"a": SLOW, "b": NOTHING})
+    assert "gave nothing" in answer({"a": SLOW_RECORDS, "b": NOTHING_RECORDS})
