@@ -64,10 +64,10 @@ def rate_at(name: str, t: float) -> float:
 @pytest.mark.parametrize("name", PROFILES)
 def test_the_integral_is_that_of_the_rate(name: str) -> None:
     """Expected arrivals are the rate's integral, summed numerically over 200 s."""
-    times = np.linspace(0.0, 200.0, 100_001)
+    times = np.linspace(0.0, 200.0, 40_001)
     rates = np.array([rate_at(name, t) for t in (times[:-1] + times[1:]) / 2])
     summed = np.concatenate(([0.0], np.cumsum(rates * np.diff(times))))
-    assert PROFILES[name].expected(times) == pytest.approx(summed, abs=0.02)
+    assert PROFILES[name].expected(times) == pytest.approx(summed, abs=0.05)
 
 
 @pytest.mark.parametrize("name", PROFILES)
