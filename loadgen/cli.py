@@ -50,8 +50,7 @@ from loadgen.report.text import print_result
 from loadgen.report.vllm import as_vllm_result
 from loadgen.run import Finished, describe_load, run
 from loadgen.selfcheck import check
-from loadgen.trace import write_trace
-from loadgen.trace.generate import describe, generate
+from loadgen.trace_cli import add_trace
 from loadgen.verdict import Grade
 
 USAGE: Final = 2
@@ -92,39 +91,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"loadgen {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add_trace(commands)
+    add_trace(commands)
     _add_run(commands)
     _add_compare(commands)
     _add_report(commands)
     _add_check(commands)
     _add_selfcheck(commands)
     return parser
-
-
-def trace_generate(arguments: argparse.Namespace) -> int:
-    """Draw a trace, write it, and say what was drawn."""
-    config = validate(GeneratorConfig, take(GeneratorConfig, arguments))
-    trace = generate(config)
-    drawn = describe(trace)
-    asked = config.model_dump(mode="json")
-    digest = write_trace(arguments.output, trace, {"asked": asked, "drawn": drawn})
-    if arguments.json:
-        _print_json({"path": str(arguments.output), "sha256": digest, "drawn": drawn})
-        return 0
-    for side in ("input_tokens", "output_tokens"):
-        parts = drawn[side]
-        print(
-            f"{side.replace('_', ' ')}: {parts['total']:,} in all, mean {parts['mean']:.1f}, "
-            f"CV {parts['cv']:.2f}, p50 {parts['p50']:g}, p99 {parts['p99']:.0f}, "
-            f"{parts['min']} to {parts['max']}"
-        )
-    print(
-        f"arrivals: {drawn['requests']:,} over {drawn['duration_s']:.2f} s, "
-        f"{drawn['request_rate']:.3f}/s where {config.request_rate:g}/s was asked, "
-        f"CV {drawn['arrival_cv']:.2f}"
-    )
-    print(f"{arguments.output}  SHA-256 {digest}")
-    return 0
 
 
 def run_one(arguments: argparse.Namespace) -> int:
@@ -384,24 +357,6 @@ def _show(result: Result, *, as_json: bool) -> None:
 def _print_json(content: dict[str, Any]) -> None:
     option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     sys.stdout.write(orjson.dumps(content, option=option).decode())
-
-
-def _add_trace(commands: Any) -> None:
-    trace = commands.add_parser("trace", help="make traces", description="Make traces.")
-    actions = trace.add_subparsers(title="actions", metavar="ACTION", required=True)
-    command = actions.add_parser(
-        "generate",
-        help="draw a trace from laws",
-        description="Draw a trace: when requests come, and how long prompts and outputs are.",
-        epilog="example: loadgen trace generate --num-prompts 64 --request-rate 8 "
-        "--preset lesson1 -o trace.jsonl",
-    )
-    command.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE", help="file to write (JSONL)"
-    )
-    command.add_argument("--json", action="store_true", help="print JSON")
-    add_flags(command, "trace", GeneratorConfig)
-    command.set_defaults(call=trace_generate)
 
 
 def _add_run(commands: Any) -> None:

@@ -7,139 +7,21 @@ Secrets never live here: a key is named by its environment variable.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import orjson
-from pydantic import (
-    AfterValidator,
-    AllowInfNan,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    PositiveFloat,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat, model_validator
+
+from loadgen.strict import Strict as Strict
+from loadgen.strict import conflict as _conflict
+from loadgen.trace.config import ArrivalLaw as ArrivalLaw
+from loadgen.trace.config import GeneratorConfig as GeneratorConfig
 
 DEFAULT_API_KEY_ENV: Final = "OPENAI_API_KEY"
-
-
-class Strict(BaseModel):
-    """Unknown keys are refused, and nothing changes after validation."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class ArrivalLaw(StrEnum):
-    """The law of the gaps between arrivals; its mean gap is always 1 / rate."""
-
-    LOGNORMAL = "lognormal"
-    EXPONENTIAL = "exponential"
-    GAMMA = "gamma"
-    CONSTANT = "constant"
-
-
-def _rate(value: float) -> float:
-    if not (SLOWEST <= value <= FASTEST or value == math.inf):  # NaN is neither
-        raise ValueError(f"must lie between {SLOWEST:g} and {FASTEST:g} a second, or be inf")
-    return value
-
-
-def _told(value: float) -> float | str:
-    return "inf" if value == math.inf else value
-
-
-SLOWEST: Final = 1e-6
-FASTEST: Final = 1e9
-Rate = Annotated[float, AllowInfNan(True), AfterValidator(_rate), PlainSerializer(_told)]
-"""Arrivals a second; JSON has no infinity, so it is told as a word."""
-Spread = Annotated[float, Field(gt=0, le=1000)]
-"""A coefficient of variation: beyond this a drawn sample says nothing of its law."""
-Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
-
-
-class GeneratorConfig(Strict):
-    """A trace drawn from laws."""
-
-    preset: Literal["lesson1"] | None = Field(
-        None,
-        description="lengths of a known workload: lesson1 draws log-normal lengths from NumPy's "
-        "legacy generator (prompt 3.5/1.0, output 3.0/0.8, +10, clipped to 10..1024)",
-    )
-    num_prompts: int = Field(
-        100,
-        ge=1,
-        le=100_000_000,
-        description="how many requests",
-        json_schema_extra={"aliases": ["--request-count"]},
-    )
-    request_rate: Rate = Field(
-        1.0, description="mean arrivals a second; inf: all of them wait at the start"
-    )
-    arrival: ArrivalLaw = Field(
-        ArrivalLaw.LOGNORMAL, description="law of the gaps between arrivals"
-    )
-    arrival_cv: Spread = Field(
-        1.5, description="coefficient of variation of the gaps (lognormal and gamma)"
-    )
-    burstiness: Annotated[float, Field(ge=1e-6, le=1e6)] | None = Field(
-        None, description="as in vLLM: gamma gaps of this shape, that is CV = 1 / sqrt(burstiness)"
-    )
-    seed: int = Field(42, ge=0, lt=2**32, description="the same seed draws the same trace")
-    input_mu: float = Field(3.5, description="mean of ln(prompt tokens)")
-    input_sigma: float = Field(1.0, ge=0, description="standard deviation of ln(prompt tokens)")
-    input_min: Tokens = Field(10, description="shortest prompt, in tokens")
-    input_max: Tokens = Field(1024, description="longest prompt, in tokens")
-    output_mu: float = Field(3.0, description="mean of ln(output tokens)")
-    output_sigma: float = Field(0.8, ge=0, description="standard deviation of ln(output tokens)")
-    output_min: Tokens = Field(10, description="shortest output, in tokens")
-    output_max: Tokens = Field(1024, description="longest output, in tokens")
-    input_len: Tokens | None = Field(
-        None,
-        description="every prompt has this many tokens",
-        json_schema_extra={"aliases": ["--random-input-len", "--isl"]},
-    )
-    output_len: Tokens | None = Field(
-        None,
-        description="every output has this many tokens",
-        json_schema_extra={"aliases": ["--random-output-len", "--osl"]},
-    )
-
-    @model_validator(mode="after")
-    def _agree(self) -> GeneratorConfig:
-        said = self.model_fields_set
-        for side in ("input", "output"):
-            low, high = getattr(self, f"{side}_min"), getattr(self, f"{side}_max")
-            if low > high:
-                raise _conflict(f"{side}_min", f"is {low}, over {side}_max, which is {high}")
-            laws = {f"{side}_{part}" for part in ("mu", "sigma", "min", "max")} & said
-            if getattr(self, f"{side}_len") is not None and laws:
-                raise _conflict(f"{side}_len", "fixes the lengths; leave out", laws)
-        if self.preset is not None:
-            laws = {name for name in said if name.startswith(("input_", "output_"))}
-            if laws:
-                raise _conflict("preset", "fixes the lengths; leave out", laws)
-        if self.burstiness is not None and {"arrival", "arrival_cv"} & said:
-            laws = {"arrival", "arrival_cv"} & said
-            raise _conflict("burstiness", "means gamma gaps; leave out", laws)
-        if self.arrival in (ArrivalLaw.CONSTANT, ArrivalLaw.EXPONENTIAL) and "arrival_cv" in said:
-            raise _conflict("arrival_cv", f"has no meaning for {self.arrival} gaps; leave it out")
-        return self
-
-
-def _conflict(field: str, text: str, others: Iterable[str] = ()) -> PydanticCustomError:
-    """Fields that do not go together; `flags.py` tells them by their flags."""
-    return PydanticCustomError(
-        "conflict", "{text}", {"field": field, "text": text, "others": sorted(others)}
-    )
 
 
 def _json_object(value: Any) -> Any:

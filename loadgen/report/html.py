@@ -48,7 +48,8 @@ def _load_of(config: dict[str, Any]) -> str:
     """How the trace was made into load, as far as it differs from the defaults."""
     load = {key: value for key, value in config.get("load", {}).items() if value}
     drawn = config.get("generate", {}) if config.get("trace") is None else {}
-    facts = {key: value for key, value in (drawn | load).items() if value is not None}
+    said = (drawn | load).items()
+    facts = {key: value for key, value in said if value is not None and value is not False}
     return ", ".join(f"{key} {value}" for key, value in facts.items()) or "open loop"
 
 

@@ -1,39 +1,22 @@
-"""Plots of a run as SVG, from records alone, drawn by Vega-Lite (no browser, no network).
+"""Plots of a run, from records alone: one colour a target everywhere.
 
-One colour a target everywhere, from Okabe and Ito's colour-blind-safe palette; text and axes take
-the page's own colour, so that a plot fits a light and a dark page. It computes nothing that is
-quoted as a figure.
+It computes nothing that is quoted as a figure.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
-import vl_convert
 
 from loadgen.columns import Columns, Floats
 from loadgen.record import RequestRecord
-
-PALETTE: Final = ("#E69F00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
-_WIDTH: Final = 560
-_HEIGHT: Final = 220
-_MAX_BINS: Final = 120
+from loadgen.report.draw import Plot, draw, nice_bin
 
 Series = Mapping[str, Columns]
 """Measured records by target."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """A drawing, with what it shows in words for those who do not see it."""
-
-    title: str
-    caption: str
-    svg: str
 
 
 def draw_all(targets: Mapping[str, Columns | Iterable[RequestRecord]]) -> list[Plot]:
@@ -54,7 +37,7 @@ def _throughput(series: Series) -> Plot | None:
     longest_s = max((end - start for start, end in spans.values()), default=0.0)
     if longest_s <= 0:
         return None
-    bin_s = _nice_bin(longest_s)
+    bin_s = nice_bin(longest_s)
     values = []
     for name, (start_s, end_s) in spans.items():
         c = series[name]
@@ -65,11 +48,11 @@ def _throughput(series: Series) -> Plot | None:
             {"target": name, "t": index * bin_s, "y": count / bin_s}
             for index, count in enumerate(tokens.tolist())
         ]
-    return _draw(
+    return draw(
         "Output tokens per second over time",
         f"Tokens that arrived in each {bin_s:g} s, from each target's first due time.",
         values,
-        series,
+        list(series),
         {"type": "line", "interpolate": "step-after", "strokeWidth": 2},
         x=("t", "seconds since the first request was due", {}),
         y=("y", "output tokens/s", {}),
@@ -88,11 +71,11 @@ def _in_flight(series: Series) -> Plot | None:
         order = np.lexsort((steps, moments_s))
         now = np.cumsum(steps[order])
         values += _thinned(name, moments_s[order] - start_s, now, 1000)
-    return _draw(
+    return draw(
         "Requests in flight",
         "Requests that were sent and had not ended.",
         values,
-        series,
+        list(series),
         {"type": "line", "interpolate": "step-after", "strokeWidth": 2},
         x=("t", "seconds since the first request was due", {}),
         y=("y", "requests in flight", {}),
@@ -105,11 +88,11 @@ def _ecdf(series: Series, short: str, long: str, attribute: str) -> Plot | None:
         figures: Floats = getattr(c, attribute)[c.is_ok]
         known = np.sort(figures[figures > 0])  # NaN is not
         values += _thinned(name, known, np.arange(1, len(known) + 1) / max(1, len(known)), 500)
-    return _draw(
+    return draw(
         f"{long} ({short})",
         f"Share of successful requests whose {short} was at most that; further left is faster.",
         values,
-        series,
+        list(series),
         {"type": "line", "interpolate": "step-after", "strokeWidth": 2},
         x=("t", f"{short}, seconds (log)", {"type": "log", "nice": False}),
         y=("y", "share of requests", {"domain": [0, 1]}),
@@ -121,12 +104,12 @@ def _by_output_length(series: Series) -> Plot | None:
     for name, c in series.items():
         rows = c.is_ok & (c.output_tokens_served > 0)
         values += _thinned(name, c.output_tokens_served[rows], c.e2e_s[rows], 2000)
-    return _draw(
+    return draw(
         "End-to-end latency by output length",
         "One dot a request. Where short answers wait for long ones (head-of-line blocking), "
         "short outputs lie as high as long ones.",
         values,
-        series,
+        list(series),
         {"type": "point", "filled": True, "size": 28, "opacity": 0.7},
         x=("t", "output tokens (log)", {"type": "log", "nice": False}),
         y=("y", "E2E, seconds", {}),
@@ -140,60 +123,5 @@ def _thinned(name: str, x: Any, y: Any, most: int) -> list[dict[str, Any]]:
     return [{"target": name, "t": float(x[i]), "y": float(y[i])} for i in chosen]
 
 
-def _draw(
-    title: str,
-    caption: str,
-    values: list[dict[str, Any]],
-    series: Series,
-    mark: dict[str, Any],
-    *,
-    x: tuple[str, str, dict[str, Any]],
-    y: tuple[str, str, dict[str, Any]],
-) -> Plot | None:
-    if not values:
-        return None
-    text = {"labelColor": "currentColor", "titleColor": "currentColor"}
-    spec = {
-        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-        "width": _WIDTH,
-        "height": _HEIGHT,
-        "background": None,
-        "data": {"values": values},
-        "mark": mark,
-        "encoding": {
-            "x": {"field": x[0], "type": "quantitative", "title": x[1], "scale": x[2]},
-            "y": {"field": y[0], "type": "quantitative", "title": y[1], "scale": y[2]},
-            "color": {
-                "field": "target",
-                "type": "nominal",
-                "scale": {"domain": list(series), "range": list(PALETTE[: len(series)])},
-                "legend": {"orient": "top", "title": None, "labelColor": "currentColor"},
-            },
-        },
-        "config": {
-            "font": "system-ui, sans-serif",
-            "view": {"stroke": None},
-            "axis": text
-            | {
-                "gridColor": "currentColor",
-                "gridOpacity": 0.12,
-                "domainColor": "currentColor",
-                "tickColor": "currentColor",
-                "labelFontSize": 12,
-                "titleFontSize": 12,
-                "titleFontWeight": "normal",
-            },
-        },
-    }
-    return Plot(title, caption, vl_convert.vegalite_to_svg(spec))
-
-
 def _span_s(c: Columns) -> tuple[float, float]:
     return float(c.due_s.min()), float(c.end_s.max())
-
-
-def _nice_bin(span_s: float) -> float:
-    """A bin of 1, 2 or 5 times a power of ten, so that `span_s` gives at most _MAX_BINS."""
-    least = span_s / _MAX_BINS
-    scale = 10.0 ** math.floor(math.log10(least))
-    return next(step * scale for step in (1, 2, 5, 10) if step * scale >= least)

@@ -9,10 +9,10 @@ trace comes about, nor how it is replayed. Format: https://github.com/kvcache-ai
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,10 +21,12 @@ import orjson
 from numpy.typing import NDArray
 
 from loadgen.errors import TraceError
+from loadgen.trace.blocks import HASH_BLOCK_TOKENS, BlockIds
+from loadgen.trace.files import check_is_file_name, write_whole
 
-HASH_BLOCK_TOKENS: Final = 512
 MOST: Final = 100_000_000
 """Tokens of one prompt or output: beyond this it is a mistake of unit."""
+_ROWS_AT_ONCE: Final = 50_000
 _OPTIONAL_KEYS: Final = ("prompt", "messages")
 _KNOWN_KEYS: Final = {"timestamp", "input_length", "output_length", "hash_ids", *_OPTIONAL_KEYS}
 _NOT_YET: Final = {"session_id", "delay", "sampling"}
@@ -40,9 +42,9 @@ class Trace:
     """Prompt tokens, >= 1."""
     output_length: NDArray[np.int64]
     """Output tokens, >= 1."""
-    hash_ids: tuple[tuple[int, ...], ...] | None = None
+    hash_ids: Sequence[Sequence[int]] | None = None
     """Ids of each prompt's 512-token blocks; None: every block is its own."""
-    payload: tuple[Mapping[str, Any], ...] | None = None
+    payload: Sequence[Mapping[str, Any]] | None = None
     """`prompt` or `messages` of each row, where the trace brings its own text."""
 
     def __len__(self) -> int:
@@ -56,7 +58,7 @@ class Trace:
 
 def trace_bytes(trace: Trace) -> bytes:
     """The trace as the bytes of its file."""
-    return b"".join(_lines(trace))
+    return b"".join(trace_pieces(trace))
 
 
 def sha256_of(data: bytes) -> str:
@@ -68,27 +70,20 @@ def write_trace(path: Path, trace: Trace, meta: Mapping[str, Any]) -> str:
 
     Both appear whole or not at all. Raises TraceError where they cannot be written.
     """
-    if not path.name or path.is_dir():
-        raise TraceError(f"--output: {path}: a file name is needed, such as trace.jsonl")
-    data = trace_bytes(trace)
-    digest = sha256_of(data)
-    side = orjson.dumps({**meta, "sha256": digest}, option=orjson.OPT_INDENT_2) + b"\n"
-    partials = [
-        (target.with_name(f".{target.name}.{os.getpid()}.part"), target, content)
-        for target, content in ((meta_path(path), side), (path, data))
-    ]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for partial, _, content in partials:
-            partial.write_bytes(content)
-        for partial, target, _ in partials:
-            partial.replace(target)
-    except OSError as error:
-        for partial, _, _ in partials:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
-        raise TraceError(f"{path}: cannot be written: {error.strerror}") from None
-    return digest
+    check_is_file_name(path)
+    digest = hashlib.sha256()
+
+    def body() -> Iterator[bytes]:
+        for piece in trace_pieces(trace):
+            digest.update(piece)
+            yield piece
+
+    def side() -> Iterator[bytes]:  # comes after the body, whose digest it tells
+        yield orjson.dumps({**meta, "sha256": digest.hexdigest()}, option=orjson.OPT_INDENT_2)
+        yield b"\n"
+
+    write_whole((path, body()), (meta_path(path), side()))
+    return digest.hexdigest()
 
 
 def meta_path(path: Path) -> Path:
@@ -113,33 +108,54 @@ def parse_trace(data: bytes, name: str) -> Trace:
     """The trace in a file's bytes; `name` is used in errors. Raises TraceError."""
     if data.startswith(b"version https://git-lfs"):
         raise TraceError(f"{name}: a git-lfs pointer, not the data; run `git lfs pull` first")
-    rows = [
-        _row(line, f"{name}:{number}")
-        for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").splitlines(), 1)
-        if line.strip()
-    ]
-    if not rows:
+    timestamps, inputs, outputs = array("d"), array("q"), array("q")
+    ids: list[list[int]] = []
+    payloads: list[Mapping[str, Any]] = []
+    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
+        if not line.strip():
+            continue
+        row = _row(line, f"{name}:{number}")
+        timestamps.append(row["timestamp"])
+        inputs.append(row["input_length"])
+        outputs.append(row["output_length"])
+        if "hash_ids" in row:
+            ids.append(row["hash_ids"])
+        payloads.append({key: row[key] for key in _OPTIONAL_KEYS if key in row} or _NO_TEXT)
+    if not timestamps:
         raise TraceError(f"{name}: holds no request")
-    rows.sort(key=lambda row: row["timestamp"])
-    timestamps = np.array([row["timestamp"] for row in rows], dtype=np.float64)
-    hash_ids: tuple[tuple[int, ...], ...] | None = None
-    with_ids = sum("hash_ids" in row for row in rows)
-    if 0 < with_ids < len(rows):
+    if 0 < len(ids) < len(timestamps):
         raise TraceError(
-            f"{name}: hash_ids: {len(rows) - with_ids} of {len(rows)} rows have none; "
+            f"{name}: hash_ids: {len(timestamps) - len(ids)} of {len(timestamps)} rows have none; "
             "give them to all rows or to none"
         )
-    if with_ids:
-        hash_ids = tuple(tuple(row["hash_ids"]) for row in rows)
-    payload: tuple[Mapping[str, Any], ...] | None = None
-    if any(key in row for row in rows for key in _OPTIONAL_KEYS):
-        payload = tuple({key: row[key] for key in _OPTIONAL_KEYS if key in row} for row in rows)
+    return ordered(
+        np.array(timestamps, dtype=np.float64),
+        np.array(inputs, dtype=np.int64),
+        np.array(outputs, dtype=np.int64),
+        BlockIds.of(ids) if ids else None,
+        payloads if any(payloads) else None,
+    )
+
+
+_NO_TEXT: Final[Mapping[str, Any]] = {}
+
+
+def ordered(
+    timestamp_ms: NDArray[np.float64],
+    input_length: NDArray[np.int64],
+    output_length: NDArray[np.int64],
+    hash_ids: BlockIds | None,
+    payload: Sequence[Mapping[str, Any]] | None,
+) -> Trace:
+    """The rows sorted by time, stably, with the first arrival at 0."""
+    order = np.argsort(timestamp_ms, kind="stable")
+    times = timestamp_ms[order]
     return Trace(
-        timestamps - timestamps[0],
-        np.array([row["input_length"] for row in rows], dtype=np.int64),
-        np.array([row["output_length"] for row in rows], dtype=np.int64),
-        hash_ids,
-        payload,
+        times - times[0],
+        input_length[order],
+        output_length[order],
+        None if hash_ids is None else hash_ids.take(order),
+        None if payload is None else tuple(payload[row] for row in order.tolist()),
     )
 
 
@@ -169,8 +185,8 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
             f"{where}: {min(unknown)!r}: no such key; known are {', '.join(sorted(_KNOWN_KEYS))}"
         )
     ids = row.get("hash_ids", [])
-    if not isinstance(ids, list) or not all(isinstance(block, int) for block in ids):
-        raise TraceError(f"{where}: hash_ids: a list of whole numbers is needed")
+    if not isinstance(ids, list) or not all(type(i) is int and -(2**63) <= i < 2**63 for i in ids):
+        raise TraceError(f"{where}: hash_ids: a list of whole numbers below 2^63 is needed")
     if not isinstance(row.get("prompt", ""), str):
         raise TraceError(f"{where}: prompt: text is needed")
     messages = row.get("messages", [{}])
@@ -179,21 +195,46 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
     return row
 
 
-def _lines(trace: Trace) -> Iterator[bytes]:
+def trace_pieces(trace: Trace) -> Iterator[bytes]:
+    """The file's lines, some ten thousand at a time; numbers become text a column at once."""
+    ids = None if trace.hash_ids is None else BlockIds.of(trace.hash_ids)
     next_id = 0
-    for seq in range(len(trace)):
-        input_length = int(trace.input_length[seq])
-        blocks = -(-input_length // HASH_BLOCK_TOKENS)
-        row: dict[str, Any] = {
-            "timestamp": float(trace.timestamp_ms[seq]),
-            "input_length": input_length,
-            "output_length": int(trace.output_length[seq]),
-        }
-        if trace.hash_ids is not None:
-            row["hash_ids"] = trace.hash_ids[seq]
+    for start in range(0, len(trace), _ROWS_AT_ONCE):
+        part = slice(start, start + _ROWS_AT_ONCE)
+        if ids is None:
+            blocks = -(-trace.input_length[part] // HASH_BLOCK_TOKENS)
+            total = int(blocks.sum())
+            flat, next_id = np.arange(next_id, next_id + total), next_id + total
+            ends = np.cumsum(blocks)
         else:
-            row["hash_ids"] = list(range(next_id, next_id + blocks))
-            next_id += blocks
-        if trace.payload is not None:
-            row.update(trace.payload[seq])
-        yield orjson.dumps(row) + b"\n"
+            offsets = ids.offsets[start : start + _ROWS_AT_ONCE + 1]
+            flat, ends = ids.flat[offsets[0] : offsets[-1]], offsets[1:] - offsets[0]
+        words = _texts(flat)
+        at = [0, *ends.tolist()]
+        columns = zip(
+            _texts(trace.timestamp_ms[part]),
+            _texts(trace.input_length[part]),
+            _texts(trace.output_length[part]),
+            (",".join(words[a:b]) for a, b in pairwise(at)),
+            _own_texts(trace, part),
+            strict=True,
+        )
+        yield "".join(
+            f'{{"timestamp":{time},"input_length":{asked},"output_length":{answer},'
+            f'"hash_ids":[{blocks}]{own}}}\n'
+            for time, asked, answer, blocks, own in columns
+        ).encode()
+
+
+def _texts(column: NDArray[Any]) -> list[str]:
+    if not len(column):
+        return []
+    dumped = orjson.dumps(np.ascontiguousarray(column), option=orjson.OPT_SERIALIZE_NUMPY)
+    return dumped.decode()[1:-1].split(",")
+
+
+def _own_texts(trace: Trace, part: slice) -> Iterator[str]:
+    """`,"prompt":...` of each row, or nothing."""
+    if trace.payload is None:
+        return iter([""] * len(trace.timestamp_ms[part]))
+    return (f",{orjson.dumps(own).decode()[1:-1]}" if own else "" for own in trace.payload[part])

@@ -73,7 +73,7 @@ def of(*names: str) -> set[str]:
 
 OUTER = of(
     *("cli", "run", "worker", "workers", "turn", "flags", "progress", "exporter", "selfcheck"),
-    "__main__",
+    *("trace_cli", "trace_report", "__main__"),
 )
 EVERYTHING = frozenset(MODULES)
 RULES = {
@@ -83,6 +83,8 @@ RULES = {
     "loadgen.client.sse": EVERYTHING,
     "loadgen.client.openai": EVERYTHING,
     "loadgen.trace": OUTER | of("client", "report", "journal", "replay", "schedule", "stats"),
+    "loadgen.trace_report": (OUTER - of("trace_report"))
+    | of("client", "journal", "replay", "schedule"),
     "loadgen.schedule": OUTER | of("client", "report", "journal", "replay", "clock"),
     "loadgen.client": OUTER | of("journal", "report", "replay", "stats", "verdict"),
     "loadgen.replay": OUTER | of("client", "journal", "report"),

@@ -13,6 +13,9 @@ import pytest
 from loadgen import exporter
 from loadgen.cli import build_parser
 from loadgen.record import Outcome, TokenSource
+from loadgen.trace.config import ArrivalLaw, LengthLaw
+from loadgen.trace.export import ExportFormat
+from loadgen.trace.formats import FORMATS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -139,3 +142,35 @@ def test_every_rule_of_the_verdict_is_documented() -> None:
 def test_the_map_of_the_code_is_short() -> None:
     """docs/architecture.md stays a map: at most 150 lines."""
     assert len(page("architecture.md").splitlines()) <= 150
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *FORMATS,
+        *ExportFormat,
+        *ArrivalLaw,
+        *LengthLaw,
+        "constant",
+        "ramp",
+        "steps",
+        "sine",
+        "trace",
+    ],
+)
+def test_every_format_and_law_of_traces_is_documented(word: str) -> None:
+    """docs/trace.md speaks of each format that is read or written, each law and each profile."""
+    assert re.search(rf"`{word}[`:]|law {word}`|`{word}`, `|, `{word}`", page("trace.md")), word
+
+
+def test_docs_of_traces_name_no_flag_that_is_not() -> None:
+    """Each flag that docs/trace.md names exists in some command; SIDE stands for both sides."""
+    known = {
+        name for parser in DOING.values() for a in parser._actions for name in a.option_strings
+    }
+    named = set(re.findall(r"(?<![\w-])(--[a-zA-Z][a-zA-Z0-9-]*)", page("trace.md")))
+    foreign = {"--dataset-name", "--dataset-path"} | {f for f in named if "timed-trace" in f}
+    for flag in named - foreign:
+        for side in ("input", "output"):
+            assert flag.replace("SIDE", side) in known, flag
+    assert named - foreign

@@ -8,7 +8,7 @@ import pytest
 from made_records import made_record
 
 from loadgen.record import Outcome, RequestRecord
-from loadgen.report import plots
+from loadgen.report import draw
 from loadgen.report.plots import draw_all
 
 GOOD = [
@@ -86,7 +86,7 @@ def test_many_records_give_a_page_of_bounded_size() -> None:
 )
 def test_bins_are_round_and_few(span_s: float) -> None:
     """A bin is 1, 2 or 5 times a power of ten and gives at most as many bins as fit."""
-    bin_s = plots._nice_bin(span_s)
-    assert span_s / bin_s <= plots._MAX_BINS * (1 + 1e-9)
+    bin_s = draw.nice_bin(span_s)
+    assert span_s / bin_s <= draw._MAX_BINS * (1 + 1e-9)
     digits = f"{bin_s:.6e}".split("e")[0]
     assert float(digits) in (1.0, 2.0, 5.0)

@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from loadgen.config import ArrivalLaw, GeneratorConfig
 from loadgen.errors import TraceError
 from loadgen.trace import Trace, read_trace, trace_bytes, write_trace
-from loadgen.trace.arrivals import draw_arrivals_ms, draw_gaps_s
-from loadgen.trace.generate import describe, generate
-from loadgen.trace.lengths import draw_lognormal_tokens
+from loadgen.trace.arrivals import Arrivals, gap_law
+from loadgen.trace.figures import describe
+from loadgen.trace.generate import generate
+from loadgen.trace.laws import LogNormal
+from loadgen.trace.lengths import TokenLaw
 from loadgen.trace.trace import meta_path, parse_trace
 
 GOOD = b'{"timestamp":0,"input_length":3,"output_length":4}'
@@ -91,14 +93,14 @@ def test_fixed_lengths() -> None:
 
 def test_lengths_are_clamped() -> None:
     """No length lies outside its range, however wide the law."""
-    drawn = draw_lognormal_tokens(10_000, 3.0, 3.0, 7, 99, np.random.default_rng(0))
+    drawn = TokenLaw(LogNormal(3.0, 3.0), 7, 99).draw(10_000, np.random.default_rng(0))
     assert (drawn.min(), drawn.max()) == (7, 99)
     assert drawn.dtype == np.int64
 
 
 def test_lengths_follow_the_law() -> None:
     """Inside the clamps, ln(length) has the asked mean and deviation."""
-    drawn = draw_lognormal_tokens(100_000, 6.0, 0.5, 1, 10**6, np.random.default_rng(0))
+    drawn = TokenLaw(LogNormal(6.0, 0.5), 1, 10**6).draw(100_000, np.random.default_rng(0))
     logs = np.log(drawn)
     assert logs.mean() == pytest.approx(6.0, abs=0.01)
     assert logs.std() == pytest.approx(0.5, abs=0.01)
@@ -113,6 +115,8 @@ def test_lengths_follow_the_law() -> None:
         (ArrivalLaw.EXPONENTIAL, 1.5, 1.0),
         (ArrivalLaw.GAMMA, 0.5, 0.5),
         (ArrivalLaw.GAMMA, 2.0, 2.0),
+        (ArrivalLaw.WEIBULL, 0.5, 0.5),
+        (ArrivalLaw.WEIBULL, 2.0, 2.0),
         (ArrivalLaw.CONSTANT, 1.5, 0.0),
     ],
 )
@@ -120,7 +124,7 @@ def test_gaps_have_the_asked_mean_and_cv(
     law: ArrivalLaw, cv: float, expected_cv: float, rate: float
 ) -> None:
     """Over many gaps the mean is 1 / rate and the CV the asked one, for every law."""
-    gaps = draw_gaps_s(400_000, rate, law, cv, np.random.default_rng(7))
+    gaps = gap_law(1 / rate, law, cv).draw(400_000, np.random.default_rng(7))
     assert gaps.min() >= 0
     assert gaps.mean() * rate == pytest.approx(1.0, rel=0.02)
     assert gaps.std() * rate == pytest.approx(expected_cv, rel=0.05, abs=1e-9)
@@ -137,7 +141,7 @@ def test_burstiness_is_vllms() -> None:
 
 def test_constant_arrivals() -> None:
     """A constant law at 4 a second is due each 250 ms, from 0."""
-    arrivals = draw_arrivals_ms(4, 4.0, ArrivalLaw.CONSTANT, 1.0, np.random.default_rng(0))
+    arrivals = Arrivals(4.0, ArrivalLaw.CONSTANT, 1.0).draw_ms(4, np.random.default_rng(0))
     assert arrivals.tolist() == [0.0, 250.0, 500.0, 750.0]
 
 

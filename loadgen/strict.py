@@ -1,0 +1,52 @@
+"""What all configuration models share: strictness, contradictions, and types with bounds.
+
+It knows pydantic, and no option.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Annotated, Final
+
+from pydantic import (
+    AfterValidator,
+    AllowInfNan,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+)
+from pydantic_core import PydanticCustomError
+
+
+class Strict(BaseModel):
+    """Unknown keys are refused, and nothing changes after validation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def conflict(field: str, text: str, others: Iterable[str] = ()) -> PydanticCustomError:
+    """Fields that do not go together; `flags.py` tells them by their flags."""
+    return PydanticCustomError(
+        "conflict", "{text}", {"field": field, "text": text, "others": sorted(others)}
+    )
+
+
+def _rate(value: float) -> float:
+    if not (SLOWEST <= value <= FASTEST or value == math.inf):  # NaN is neither
+        raise ValueError(f"must lie between {SLOWEST:g} and {FASTEST:g} a second, or be inf")
+    return value
+
+
+def _told(value: float) -> float | str:
+    return "inf" if value == math.inf else value
+
+
+SLOWEST: Final = 1e-6
+FASTEST: Final = 1e9
+Rate = Annotated[float, AllowInfNan(True), AfterValidator(_rate), PlainSerializer(_told)]
+"""Arrivals a second; JSON has no infinity, so it is told as a word."""
+Spread = Annotated[float, Field(gt=0, le=1000)]
+"""A coefficient of variation: beyond this a drawn sample says nothing of its law."""
+Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
