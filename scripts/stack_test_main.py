@@ -28,7 +28,7 @@ PORTS: Final = {"STATIC_PORT": "18001", "VLLM_PORT": "18002", "LOADGEN_PORT": "1
 PROMETHEUS_PORT: Final = "19090"
 PROMETHEUS: Final = f"http://127.0.0.1:{PROMETHEUS_PORT}"
 HEALTHY_S: Final = 600
-ROUND_S: Final = 300
+ROUND_S: Final = 900
 CANARY: Final = "sk-canary-7b1f0c2e9d"
 TRUTH: Final = "loadgen-external-test-truth"
 
