@@ -132,7 +132,8 @@ class RequestConfig(Strict):
     top_p: float | None = Field(None, gt=0, le=1, description="nucleus sampling")
     ignore_eos: bool | None = Field(
         None,
-        description="hold every output to its asked length; by default, where all targets can",
+        description="hold every output to its asked length, by ignore_eos and min_tokens, or do "
+        "not start; by default, where all targets can",
     )
     stream: bool = Field(True, description="stream the answers; without it there is no TTFT")
     header: Headers = Field(

@@ -88,6 +88,17 @@ class TruthConfig:
     api_key: str | None = field(default=None, repr=False)
     reject: frozenset[str] = frozenset()
     """Request fields that get a 400, as a server does that does not know them; dots nest."""
+    ignore: frozenset[str] = frozenset()
+    """Request fields that are taken and not acted upon."""
+    eos_after: int | None = None
+    """Answers end by themselves after so many tokens, unless the request forbids it."""
+    special_tokens: int = 0
+    """Counted in with every prompt that comes as text."""
+    template_tokens: int = 0
+    """Counted in with every chat, and `message_tokens` with each of its messages."""
+    message_tokens: int = 0
+    chars_per_token: float | None = None
+    """A text's tokens are its characters over this, rounded up; without it, its words."""
     fault: Fault | None = None
     """For every request from number `fault_from` on that asks for none itself."""
     fault_from: int = 0
@@ -437,12 +448,13 @@ class _Ask:
         for name in sorted(config.reject):
             if _has(asked, name):
                 raise _Refusal(400, f"Unrecognized request argument supplied: {name}")
+        asked = {name: value for name, value in asked.items() if name not in config.ignore}
         tokens = asked.get("max_completion_tokens") if is_chat else None
         tokens = asked.get("max_tokens") if tokens is None else tokens
         tokens = config.tokens if tokens is None else tokens
         if not isinstance(tokens, int) or tokens < 1:
             raise _Refusal(400, "max_tokens is a whole number from 1 on")
-        prompt_tokens = _count_prompt(asked.get("messages" if is_chat else "prompt"))
+        prompt_tokens = _count_prompt(asked.get("messages" if is_chat else "prompt"), config)
         if prompt_tokens + tokens > config.max_model_len:
             raise _Refusal(400, f"no more than max_model_len={config.max_model_len} tokens in all")
         is_stream = asked.get("stream") is True
@@ -459,7 +471,12 @@ class _Ask:
             fault = Fault.read(asked["x_fault"]) if "x_fault" in asked else None
         except FaultError as error:
             raise _Refusal(400, str(error)) from None
-        shape = Shape(config.model, is_chat, tokens, config.tokens_per_chunk, usage, config.stamp)
+        end = _natural_end(asked, config)
+        finish = "length" if end is None or end >= tokens else "stop"
+        tokens = tokens if end is None else min(tokens, end)
+        shape = Shape(
+            config.model, is_chat, tokens, config.tokens_per_chunk, usage, config.stamp, finish
+        )
         fields = Fields({b"id": os.urandom(8).hex().encode(), b"prompt": prompt_tokens})
         return _Ask(shape, is_stream, fields, fault)
 
@@ -470,18 +487,36 @@ def _has(asked: Mapping[str, Any], name: str) -> bool:
     return first in asked and (not rest or (isinstance(value, dict) and _has(value, rest)))
 
 
-def _count_prompt(prompt: object) -> int:
-    """Tokens of a text (its words), of token ids, or of messages; raises _Refusal."""
+def _natural_end(asked: Mapping[str, Any], config: TruthConfig) -> int | None:
+    """After how many tokens an answer ends by itself, if it does."""
+    if config.eos_after is None or asked.get("ignore_eos") is True:
+        return None
+    fewest = asked.get("min_tokens") or 0
+    if not isinstance(fewest, int):
+        raise _Refusal(400, "min_tokens is a whole number")
+    return max(config.eos_after, fewest)
+
+
+def _count_prompt(prompt: object, config: TruthConfig) -> int:
+    """Tokens of a text, of token ids, or of messages; raises _Refusal."""
     if isinstance(prompt, str):
-        return len(prompt.split())
+        return config.special_tokens + _count_text(prompt, config)
     if isinstance(prompt, list) and prompt:
         if isinstance(prompt[0], int):
             return len(prompt)
         if all(isinstance(message, dict) for message in prompt):
-            return sum(len(str(message.get("content", "")).split()) for message in prompt)
+            texts = [str(message.get("content", "")) for message in prompt]
+            added = config.template_tokens + config.message_tokens * len(texts)
+            return added + sum(_count_text(text, config) for text in texts)
         if len(prompt) == 1:
-            return _count_prompt(prompt[0])
+            return _count_prompt(prompt[0], config)
     raise _Refusal(400, "one prompt or some messages are needed")
+
+
+def _count_text(text: str, config: TruthConfig) -> int:
+    if config.chars_per_token is None:
+        return len(text.split())
+    return math.ceil(len(text) / config.chars_per_token)
 
 
 def _head(status: int, length: int, headers: Mapping[bytes, bytes]) -> bytes:
@@ -524,11 +559,18 @@ def read_arguments(arguments: Sequence[str] | None = None) -> TruthConfig:
     add("--max-model-len", type=int, default=default.max_model_len)
     add("--api-key", default=default.api_key)
     add("--reject", default="", help="fields to refuse, by comma: stream_options,ignore_eos")
+    add("--ignore", default="", help="fields to take and not to act upon, by comma")
+    add("--eos-after", type=int, help="tokens after which answers end by themselves")
+    add("--special-tokens", type=int, default=0, help="counted in with a prompt of text")
+    add("--template-tokens", type=int, default=0, help="counted in with a chat")
+    add("--message-tokens", type=int, default=0, help="counted in with each message of a chat")
+    add("--chars-per-token", type=float, help="count texts by characters and not by words")
     add("--fault", type=_fault_argument, help='for every request: {"kind": "stall"}')
     add("--fault-from", type=int, default=default.fault_from, help="the first that has it")
     add("--tick-ms", type=float, default=default.tick_ms)
     values = vars(parser.parse_args(arguments))
-    values["reject"] = frozenset(filter(None, values["reject"].split(",")))
+    for name in ("reject", "ignore"):
+        values[name] = frozenset(filter(None, values[name].split(",")))
     return TruthConfig(**values)
 
 

@@ -322,6 +322,52 @@ async def test_output_length_is_the_asked_one() -> None:
             assert len((await asker.ask(CHAT, **body)).words) == tokens
 
 
+@pytest.mark.parametrize(
+    ("body", "tokens"),
+    [
+        ({}, 3),
+        ({"ignore_eos": True}, 8),
+        ({"min_tokens": 5}, 5),
+        ({"min_tokens": 1}, 3),
+        ({"max_tokens": 2}, 2),
+    ],
+    ids=["free", "ignore_eos", "min_tokens", "too few", "limit"],
+)
+async def test_answers_may_end_by_themselves(body: dict[str, Any], tokens: int) -> None:
+    """With --eos-after an answer stops there, unless a field forbids it, and says why."""
+    async with truth(eos_after=3) as asker:
+        seen = await asker.ask(CHAT, **{"max_tokens": 8} | body)
+        assert len(seen.words) == tokens
+        last = [event for event in seen.events if event["choices"]][-1]
+        asked = body.get("max_tokens", 8)
+        wanted = "length" if tokens == asked else "stop"
+        assert last["choices"][0]["finish_reason"] == wanted
+
+
+async def test_fields_can_be_ignored() -> None:
+    """A field that the server is told to ignore is taken and changes nothing."""
+    async with truth(eos_after=3, ignore=frozenset({"ignore_eos"})) as asker:
+        assert len((await asker.ask(CHAT, max_tokens=8, ignore_eos=True)).words) == 3
+        assert len((await asker.ask(CHAT, max_tokens=8, min_tokens=8)).words) == 8
+
+
+async def test_a_server_may_count_more_than_the_text() -> None:
+    """Special tokens, a template's, those of each message, and tokens that are not words."""
+    async with truth(special_tokens=2, template_tokens=10, message_tokens=4) as asker:
+        chat = {"messages": [{"role": "user", "content": "a b"}, {"content": "c"}]}
+        cases: list[tuple[str, dict[str, Any], int]] = [
+            (COMPLETIONS, {"prompt": "a b c"}, 5),
+            (COMPLETIONS, {"prompt": [1, 2, 3]}, 3),
+            (CHAT, chat, 10 + 2 * 4 + 3),
+        ]
+        for path, prompt, tokens in cases:
+            answer = json.loads((await asker.ask(path, stream=False, **prompt)).text)
+            assert answer["usage"]["prompt_tokens"] == tokens
+    async with truth(chars_per_token=4.0) as asker:
+        answer = json.loads((await asker.ask(COMPLETIONS, stream=False, prompt="time year")).text)
+        assert answer["usage"]["prompt_tokens"] == 3
+
+
 async def test_prompts_are_counted() -> None:
     """Token ids by their number, texts and messages by their words."""
     async with truth() as asker:
@@ -594,6 +640,8 @@ def test_the_command_line_says_it_all() -> None:
         "--host ::1 --port 1 --model m --ttft-ms 2 --itl-ms 3 --ttft-dist lognormal --ttft-cv .1"
         " --itl-dist exponential --itl-cv .2 --seed 4 --tokens 5 --tokens-per-chunk 6 --usage last"
         " --stamp none --max-model-len 7 --api-key k --reject a,b --fault-from 8 --tick-ms 9"
+        " --ignore c --eos-after 10 --special-tokens 11 --template-tokens 12 --message-tokens 13"
+        " --chars-per-token 4.5"
     )
     fault = '{"kind": "stall", "after_tokens": 3}'
     got = read_arguments([*line.split(), "--fault", fault])
@@ -618,6 +666,12 @@ def test_the_command_line_says_it_all() -> None:
         fault=Fault("stall", after_tokens=3),
         fault_from=8,
         tick_ms=9.0,
+        ignore=frozenset({"c"}),
+        eos_after=10,
+        special_tokens=11,
+        template_tokens=12,
+        message_tokens=13,
+        chars_per_token=4.5,
     )
 
 

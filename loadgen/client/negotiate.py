@@ -31,6 +31,8 @@ _PROMPT: Final = "Say yes."
 _HOLD_TOKENS: Final = 16
 """Asked of a server that takes `ignore_eos`: one that ignores it stops earlier."""
 _RETRY_S: Final = 0.25
+HOLDS_LENGTH: Final = frozenset({Feature.IGNORE_EOS, Feature.MIN_TOKENS})
+"""Either of them keeps an answer from ending before its asked length."""
 _REFUSALS: Final = (400, 404, 405, 415, 422)
 """What servers answer to a field or path that they do not take."""
 
@@ -45,8 +47,7 @@ class Agreement:
     @property
     def length_is_held(self) -> bool:
         """Whether outputs are held to their asked length, so that a short one is a fault."""
-        features = self.options[0].features
-        return Feature.IGNORE_EOS in features or Feature.MIN_TOKENS in features
+        return bool(self.options[0].features & HOLDS_LENGTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +95,10 @@ async def negotiate(
         raise TargetNotReady(problem)
     if any(Feature.MAX_COMPLETION_TOKENS in option.features for option in options):
         options = await _all_newer(clients, options)
-    common = frozenset(Feature)
-    for client, option in zip(clients, options, strict=True):
-        common &= await _features(client, option, request)
-    if request.ignore_eos and Feature.IGNORE_EOS not in common:
-        raise TargetNotReady("--ignore-eos: not every target takes ignore_eos; leave it out")
+    own = [await _features(client, o, request) for client, o in zip(clients, options, strict=True)]
+    common = await _common(clients, options, own)
+    if request.ignore_eos and not common & HOLDS_LENGTH:
+        raise TargetNotReady(_who_holds_no_length(clients, own))
     return Agreement(
         tuple(replace(option, features=common) for option in options),
         tuple(
@@ -199,6 +199,29 @@ async def _try_endpoint(
         all_options.append(options)
         replies.append(reply)
     return all_options, replies, "", False
+
+
+async def _common(
+    clients: Sequence[Client], options: Sequence[BodyOptions], own: Sequence[frozenset[Feature]]
+) -> frozenset[Feature]:
+    """What all targets act upon, of what each acts upon by itself (`own`)."""
+    common = frozenset[Feature].intersection(*own)
+    # Of two fields that hold a length, a server may heed just the one that another refuses.
+    for client, option, features in zip(clients, options, own, strict=True):
+        if common & HOLDS_LENGTH and features & HOLDS_LENGTH != common & HOLDS_LENGTH:
+            common &= await _honoured(client, option, common)
+    return common
+
+
+def _who_holds_no_length(clients: Sequence[Client], own: Sequence[frozenset[Feature]]) -> str:
+    names = [
+        c.target.name for c, fields in zip(clients, own, strict=True) if not fields & HOLDS_LENGTH
+    ]
+    who = " and ".join(names) or "one target or another, given what all take,"
+    return (
+        f"--ignore-eos: {who} refuses ignore_eos and min_tokens, or ends outputs early all the "
+        "same; leave it out"
+    )
 
 
 async def _features(

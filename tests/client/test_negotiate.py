@@ -100,6 +100,51 @@ async def test_a_server_that_ignores_ignore_eos_is_not_held_to_lengths() -> None
     assert not agreement.length_is_held
 
 
+async def test_of_two_fields_that_hold_a_length_one_may_do() -> None:
+    """A server that ends early unless min_tokens forbids it, and ignores ignore_eos, is held."""
+    agreement = await settle({"eos_after": 3, "ignore": frozenset({"ignore_eos"})})
+    assert agreement.options[0].features >= LENGTH
+    assert agreement.length_is_held
+
+
+async def test_a_field_that_is_left_over_is_tried_alone() -> None:
+    """Where one target heeds only what another refuses, no length is taken to be held."""
+    heeds_one = {"eos_after": 3, "ignore": frozenset({"min_tokens"})}
+    refuses_it = {"reject": frozenset({"ignore_eos"})}
+    for configs in ((heeds_one, refuses_it), (refuses_it, heeds_one)):
+        agreement = await settle(*configs)
+        assert not agreement.options[0].features & LENGTH
+        assert agreement.options[0].features >= USAGE
+        assert not agreement.length_is_held
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"reject": frozenset({"ignore_eos", "min_tokens"})},
+        {"eos_after": 3, "ignore": frozenset({"ignore_eos", "min_tokens"})},
+    ],
+    ids=["refused", "ignored"],
+)
+async def test_lengths_that_must_be_held_and_cannot(config: dict[str, Any]) -> None:
+    """With --ignore-eos the run does not start, and the line names the target."""
+    with pytest.raises(TargetNotReady, match=r"--ignore-eos: t1 ") as caught:
+        await settle({}, config, ignore_eos=True)
+    assert "\n" not in str(caught.value)
+
+
+async def test_min_tokens_alone_is_enough_for_ignore_eos() -> None:
+    """--ignore-eos asks for held lengths, by whichever field the targets take."""
+    agreement = await settle({"reject": frozenset({"ignore_eos"})}, ignore_eos=True)
+    assert agreement.length_is_held
+
+
+async def test_lengths_need_not_be_held() -> None:
+    """--no-ignore-eos sends neither field."""
+    agreement = await settle({}, ignore_eos=False)
+    assert not agreement.options[0].features & LENGTH
+
+
 @pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/", "/v1/chat/completions"])
 async def test_the_base_url_may_have_its_version_or_not(path: str) -> None:
     """`/v1` and even an endpoint at the end of the base URL change nothing."""

@@ -247,3 +247,31 @@ def test_what_was_due_and_never_sent_is_dropped(tmp_path: Path) -> None:
     assert outcomes["dropped"] >= 40
     assert sum(outcomes.values()) == 50
     assert len(records_of(done.path)) == 50
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["held", "refused"])
+def test_lengths_are_held_where_they_can_be(tmp_path: Path, held: bool) -> None:
+    """Answers that would end early have their asked length; where the fields are refused they end
+    early, are no failures, and the verdict says what is missing."""
+    refused = () if held else ("--reject", "ignore_eos,min_tokens")
+    with truth("--ttft-ms", "5", "--itl-ms", "1", "--eos-after", "4", *refused) as url:
+        words = ("--num-prompts", "10", "--result-dir", str(tmp_path))
+        done = call("run", "--base-url", url, *DRAW, *words)
+    assert done.code in MEASURED, done.stderr
+    records = records_of(done.path)
+    assert {r["outcome"] for r in records} == {"ok"}
+    assert {r["output_tokens_asked"] for r in records} == {6}
+    assert {r["output_tokens_served"] for r in records} == {6 if held else 4}
+    rules = {reason["rule"] for reason in done.summary["reasons"]}
+    assert ("length_shortfall" in rules) is not held
+
+
+def test_a_held_length_that_falls_short_is_a_failure(tmp_path: Path) -> None:
+    """Once lengths are agreed on, an answer with fewer tokens has the outcome `short`."""
+    fault = ("--fault", '{"kind":"short","after_tokens":2}', "--fault-from", "12")
+    with truth("--ttft-ms", "5", "--itl-ms", "1", *fault) as url:
+        words = ("--num-prompts", "20", "--result-dir", str(tmp_path))
+        done = call("run", "--base-url", url, *DRAW, *words)
+    outcomes = done.summary["targets"]["target"]["outcomes"]
+    assert outcomes["short"] > 5
+    assert set(outcomes) <= {"ok", "short"}
