@@ -126,7 +126,13 @@ class RequestConfig(Strict):
     tokenizer: Path | None = Field(
         None,
         description="tokenizer.json, or a directory that holds one: prompts then have exactly the "
-        "asked number of tokens; without it, about that many",
+        "asked number of tokens. Left out, that of a model whose name is such a directory; without "
+        "any, prompts are measured by a few probes before the run",
+    )
+    token_ids: bool = Field(
+        False,
+        description="send prompts as token ids, to /v1/completions; needs a tokenizer, and targets "
+        "that take them",
     )
     temperature: float | None = Field(0.0, ge=0, le=2, description="sampling temperature")
     top_p: float | None = Field(None, gt=0, le=1, description="nucleus sampling")
@@ -162,6 +168,8 @@ class RequestConfig(Strict):
 
     @model_validator(mode="after")
     def _agree(self) -> RequestConfig:
+        if self.token_ids and self.endpoint is Endpoint.CHAT:
+            raise _conflict("token_ids", "goes to /v1/completions only; leave out", ["endpoint"])
         for key in (self.extra_body or {}).keys() & _OURS.keys():
             raise _conflict("extra_body", f"{key} is set by loadgen itself; use {_OURS[key]}")
         return self

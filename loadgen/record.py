@@ -189,6 +189,8 @@ class TargetInfo:
     server: str | None = None
     """The `Server` header of its answers."""
     max_model_len: int | None = None
+    fixed_prompt_tokens: int | None = None
+    """Tokens that it counts in every prompt beside the text: special ones, a chat template."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,3 +219,5 @@ class RunHeader:
     versions: dict[str, str]
     machine: dict[str, Any]
     self_check: dict[str, Any] | None = None
+    prompts: dict[str, Any] | None = None
+    """What prompts were measured with."""

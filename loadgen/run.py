@@ -14,7 +14,7 @@ import platform
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -24,8 +24,9 @@ from loadgen.ceiling import load_stored
 from loadgen.client.client import Client, redactor_of
 from loadgen.client.http import library_name
 from loadgen.client.negotiate import Agreement, negotiate
+from loadgen.client.sizing import MadeWith, Sizing, size_prompts
 from loadgen.clock import monotonic
-from loadgen.config import LoadConfig, Pace, RunConfig
+from loadgen.config import LoadConfig, Pace, RequestConfig, RunConfig
 from loadgen.errors import ConfigError, TraceError
 from loadgen.exporter import Exporter, LiveRun
 from loadgen.journal import EventLog, begin_run, new_run_path
@@ -33,7 +34,7 @@ from loadgen.limits import check_limits, most_in_flight, raise_file_limit
 from loadgen.live import LiveCounters
 from loadgen.machine import describe_machine
 from loadgen.progress import Progress
-from loadgen.prompts import load_tokenizer
+from loadgen.prompts import Recipe, find_tokenizer, load_tokenizer
 from loadgen.record import RunHeader
 from loadgen.schedule import Shard, block_rows, turns_of
 from loadgen.secrets import Redactor, clean_command, clean_url
@@ -74,6 +75,7 @@ class Plan:
     config: RunConfig
     workload: Workload
     agreement: Agreement
+    sizing: Sizing
     workers: int
     redactor: Redactor
 
@@ -81,8 +83,7 @@ class Plan:
 def describe_load(config: RunConfig) -> dict[str, Any]:
     """What a run would send, without sending anything; raises LoadgenError."""
     workload = _workload(config)
-    if config.request.tokenizer is not None:
-        load_tokenizer(config.request.tokenizer)
+    _tokenizer(config.request, config.request.model)
     trace = workload.trace
     targets = len(config.targets)
     turns = 1 if config.compare.together else targets
@@ -109,7 +110,7 @@ async def plan(config: RunConfig) -> Plan:
             "needs one at least"
         )
     if config.request.tokenizer is not None:
-        load_tokenizer(config.request.tokenizer)
+        load_tokenizer(config.request.tokenizer)  # a mistake is told before targets are asked
     workers = _workers_for(config.load, workload.trace)
     files = raise_file_limit()
     in_flight = most_in_flight(config.load, workload.trace)
@@ -122,11 +123,13 @@ async def plan(config: RunConfig) -> Plan:
         ]
         has_messages = any("messages" in own for own in workload.trace.payload or ())
         agreement = await negotiate(clients, config.request, config.load, has_messages=has_messages)
-    _check_context(workload, agreement)
+        _check_context(workload, agreement)
+        sizing = await _size_prompts(config, workload, clients, agreement)
     return Plan(
         config=config,
         workload=workload,
         agreement=agreement,
+        sizing=sizing,
         workers=workers,
         redactor=redactor_of(config.targets, config.request),
     )
@@ -176,6 +179,7 @@ def _assignments(planned: Plan, path: Path, epoch_s: float) -> Iterator[list[Ass
                 config=config,
                 options=planned.agreement.options,
                 length_is_held=planned.agreement.length_is_held,
+                recipe=planned.sizing.recipe,
                 trace=planned.workload.trace,
                 run_path=path,
                 worker=pool * planned.workers + number,
@@ -334,6 +338,36 @@ def _workload(config: RunConfig) -> Workload:
     return Workload(trace, "generated", trace_bytes(trace))
 
 
+def _tokenizer(request: RequestConfig, *models: str | None) -> Recipe:
+    """With the tokenizer that was named, or else the one that all models bring.
+
+    Raises ConfigError where it cannot be read, or where there is none and there must be.
+    """
+    path = request.tokenizer
+    if path is None and models:
+        found = [None if model is None else find_tokenizer(model) for model in models]
+        contents = {None if file is None else file.read_bytes() for file in found}
+        path = found[0] if len(contents) == 1 else None
+    if path is not None:
+        load_tokenizer(path)
+    elif request.token_ids:
+        raise ConfigError(
+            "--token-ids: needs a tokenizer: give --tokenizer FILE, or as --model a directory that "
+            "holds a tokenizer.json"
+        )
+    return Recipe(tokenizer=path, as_ids=request.token_ids)
+
+
+async def _size_prompts(
+    config: RunConfig, workload: Workload, clients: Sequence[Client], agreement: Agreement
+) -> Sizing:
+    recipe = _tokenizer(config.request, *(target.model for target in agreement.targets))
+    if all(own.keys() & {"prompt", "messages"} for own in workload.trace.payload or ({},)):
+        return Sizing(recipe, MadeWith.TRACE, (None,) * len(clients))
+    tokenizer = None if recipe.tokenizer is None else load_tokenizer(recipe.tokenizer)
+    return await size_prompts(clients, agreement, recipe, tokenizer)
+
+
 def _facts(planned: Plan, kind: str) -> dict[str, str]:
     """What the live view says of a run."""
     models = {target.model: None for target in planned.agreement.targets}
@@ -397,7 +431,12 @@ def _header(
         trace_name=workload.name,
         trace_sha256=sha256_of(workload.data),
         requests=len(workload.trace),
-        targets=planned.agreement.targets,
+        targets=tuple(
+            replace(target, fixed_prompt_tokens=fixed)
+            for target, fixed in zip(
+                planned.agreement.targets, planned.sizing.fixed_tokens, strict=True
+            )
+        ),
         workers=planned.workers,
         transport=config.request.transport,
         versions={
@@ -407,4 +446,5 @@ def _header(
         },
         machine=describe_machine(),
         self_check=load_stored(),
+        prompts=planned.sizing.as_json(),
     )

@@ -100,8 +100,11 @@ class Summary:
     output_tokens: int
     output_tokens_asked: int
     ok_prompt_tokens: int
-    """This and the three below: of the successes alone."""
+    """This and the five below: of the successes alone."""
     ok_prompt_tokens_asked: int
+    prompt_tokens_off_mean: float | None
+    """|served - asked| of each success whose count is told; and the largest."""
+    prompt_tokens_off_max: int | None
     ok_output_tokens: int
     ok_output_tokens_asked: int
     output_tokens_per_s: float | None
@@ -137,6 +140,9 @@ def summarise(
     output_tokens = _total(c.output_tokens_served)
     wanted = sorted({*PERCENTILES, *percentiles})
 
+    is_told = ok & (c.prompt_tokens_served >= 0)
+    off = np.abs(c.prompt_tokens_served - c.prompt_tokens_asked)[is_told]
+
     def over(values: Floats, rows: Flags = ok) -> Distribution | None:
         chosen = values[rows]
         return distribution(chosen[~np.isnan(chosen)], wanted)
@@ -156,6 +162,8 @@ def summarise(
         output_tokens_asked=_total(c.output_tokens_asked),
         ok_prompt_tokens=_total(c.prompt_tokens_served[ok]),
         ok_prompt_tokens_asked=_total(c.prompt_tokens_asked[ok]),
+        prompt_tokens_off_mean=float(off.mean()) if len(off) else None,
+        prompt_tokens_off_max=int(off.max()) if len(off) else None,
         ok_output_tokens=_total(c.output_tokens_served[ok]),
         ok_output_tokens_asked=_total(c.output_tokens_asked[ok]),
         output_tokens_per_s=_ratio(output_tokens, duration_s),

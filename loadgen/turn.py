@@ -14,10 +14,11 @@ from loadgen.clock import monotonic
 from loadgen.config import Pace
 from loadgen.journal import Journal
 from loadgen.live import LiveCounters
-from loadgen.prompts import CountTokens, PromptMaker
+from loadgen.prompts import CountTokens
 from loadgen.record import Outcome, RequestRecord
 from loadgen.replay import Limits, Replay, Stop
 from loadgen.schedule import Shot, warmups
+from loadgen.script import Script
 from loadgen.trace import Trace
 
 
@@ -30,7 +31,7 @@ class Turn:
     labels: Labels
     length_is_held: bool
     trace: Trace
-    prompts: PromptMaker
+    script: Script
     count_tokens: CountTokens | None
     """For servers that do not tell their token counts."""
     journal: Journal
@@ -48,11 +49,7 @@ class Turn:
         await replay.run(monotonic(), lambda: None)
 
     def _prepare(self, shot: Shot) -> Prepared:
-        own = self.trace.payload[shot.seq] if self.trace.payload is not None else {}
-        prompt = own.get("messages") or own.get("prompt")
-        if prompt is None:
-            prompt = self.prompts.text(shot.seq, shot.prompt_tokens)
-        body = build_body(self.options, prompt, shot.output_tokens)
+        body = build_body(self.options, self.script.prompt(shot.seq), shot.output_tokens)
         return self.client.prepare(self.options.endpoint, body)
 
     async def _fire(self, shot: Shot, request: Prepared, due_s: float) -> None:

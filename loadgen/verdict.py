@@ -206,7 +206,7 @@ def _content(summary: Summary) -> Iterator[Finding]:
         served, asked = summary.ok_prompt_tokens, summary.ok_prompt_tokens_asked
         text = (
             f"{served} prompt tokens where {asked} were asked; "
-            "give --tokenizer for exact lengths (a chat template adds its own)"
+            "give --tokenizer for exact lengths (no prompt is shorter than a chat template)"
         )
         yield from _weigh("prompt_length_error", abs(served / asked - 1), text)
     if summary.buffered_share is not None:

@@ -29,10 +29,11 @@ from loadgen.config import Pace, RunConfig
 from loadgen.errors import LoadgenError
 from loadgen.journal import Journal
 from loadgen.live import LiveCounters, Vitals
-from loadgen.prompts import CountTokens, PromptMaker, load_tokenizer
+from loadgen.prompts import PromptMaker, Recipe, load_tokenizer
 from loadgen.record import WorkerHealth
 from loadgen.replay import Limits, Replay, Stop
 from loadgen.schedule import Shard, Shot, block_rows, closed_loop, gangs, open_loop
+from loadgen.script import Script
 from loadgen.slo import Slo
 from loadgen.trace import Trace
 from loadgen.turn import Turn
@@ -52,6 +53,7 @@ class Assignment:
     options: tuple[BodyOptions, ...]
     """One for each target, in the order of `config.targets`."""
     length_is_held: bool
+    recipe: Recipe
     trace: Trace
     run_path: Path
     worker: int
@@ -131,10 +133,10 @@ class Worker:
         self._stop = Stop()
         self._orders: asyncio.Queue[Begin | Go | None] = asyncio.Queue()
         self._journal = Journal(given.run_path, given.worker)
-        self._count_tokens: CountTokens | None = None
-        if given.config.request.tokenizer is not None:
-            self._count_tokens = load_tokenizer(given.config.request.tokenizer)
-        self._prompts = PromptMaker(given.config.load.prompt_seed, self._count_tokens)
+        recipe = given.recipe
+        self._count_tokens = None if recipe.tokenizer is None else load_tokenizer(recipe.tokenizer)
+        maker = PromptMaker(given.config.load.prompt_seed, self._count_tokens, recipe)
+        self._script = Script(given.trace, maker)
 
     async def serve(self) -> None:
         """Take turns until the parent hangs up; raises LoadgenError where it cannot go on."""
@@ -169,7 +171,7 @@ class Worker:
                 labels=Labels(target.name, given.epoch_s, order.block, order.repeat, given.worker),
                 length_is_held=given.length_is_held,
                 trace=given.trace,
-                prompts=self._prompts,
+                script=self._script,
                 count_tokens=self._count_tokens,
                 journal=self._journal,
                 live=self._live,

@@ -19,7 +19,7 @@ from loadgen.client import openai
 from loadgen.client.answer import Answer
 from loadgen.client.client import Client, is_tls_failure
 from loadgen.client.http import httpx
-from loadgen.client.openai import BodyOptions, Feature
+from loadgen.client.openai import BodyOptions, Feature, Prompt
 from loadgen.clock import monotonic
 from loadgen.config import Endpoint, LoadConfig, RequestConfig, Transport
 from loadgen.errors import ConfigError, TargetNotReady
@@ -51,13 +51,16 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reply:
+class Reply:
+    """What a target answered to a probe."""
+
     status: int | None
     error: str
     server: str
     tokens: int | None = None
     """Output tokens that its usage tells."""
     usage_events: int = 0
+    prompt_tokens: int | None = None
 
     @property
     def took_it(self) -> bool:
@@ -77,10 +80,14 @@ async def negotiate(
     """
     if has_messages and request.endpoint is Endpoint.COMPLETIONS:
         raise ConfigError("--endpoint: the trace has chat messages; use /v1/chat/completions")
+    if has_messages and request.token_ids:
+        raise ConfigError("--token-ids: the trace has chat messages, which are sent as they are")
     deadline_s = monotonic() + load.ready_timeout
     models = [await _model(client, request, deadline_s) for client in clients]
     wanted = [request.endpoint]
-    if request.endpoint is Endpoint.AUTO:
+    if request.token_ids:
+        wanted = [Endpoint.COMPLETIONS]
+    elif request.endpoint is Endpoint.AUTO:
         wanted = [Endpoint.CHAT] if has_messages else [Endpoint.COMPLETIONS, Endpoint.CHAT]
     problem = ""
     for endpoint in wanted:
@@ -170,11 +177,11 @@ def _served_models(body: bytes) -> dict[str, int | None]:
 
 async def _try_endpoint(
     clients: Sequence[Client], models: Sequence[str], endpoint: str, request: RequestConfig
-) -> tuple[list[BodyOptions], list[_Reply], str, bool]:
+) -> tuple[list[BodyOptions], list[Reply], str, bool]:
     """Options and replies of all targets at `endpoint`, or the first problem, and whether that is
     the endpoint being refused."""
     all_options: list[BodyOptions] = []
-    replies: list[_Reply] = []
+    replies: list[Reply] = []
     for client, model in zip(clients, models, strict=True):
         options = BodyOptions(
             endpoint=endpoint,
@@ -184,10 +191,10 @@ async def _try_endpoint(
             top_p=request.top_p,
             extra_body=request.extra_body,
         )
-        reply = await _probe(client, options)
+        reply = await probe(client, options)
         if reply.status in _REFUSALS and endpoint == openai.CHAT:
             newer = replace(options, features=frozenset({Feature.MAX_COMPLETION_TOKENS}))
-            second = await _probe(client, newer)
+            second = await probe(client, newer)
             if second.took_it:
                 options, reply = newer, second
         if reply.status in (401, 403):
@@ -237,11 +244,11 @@ async def _features(
     if request.ignore_eos is not False:
         candidates += [frozenset({Feature.IGNORE_EOS}), frozenset({Feature.MIN_TOKENS})]
     everything = base.features.union(*candidates)
-    if (await _probe(client, replace(base, features=everything))).took_it:
+    if (await probe(client, replace(base, features=everything))).took_it:
         return await _honoured(client, base, everything)
     taken = base.features
     for some in candidates:
-        if (await _probe(client, replace(base, features=base.features | some))).took_it:
+        if (await probe(client, replace(base, features=base.features | some))).took_it:
             taken |= some
     return await _honoured(client, base, taken)
 
@@ -251,7 +258,7 @@ async def _honoured(
 ) -> frozenset[Feature]:
     """Of the fields that a server takes, those that it also acts upon: many ignore what they do
     not know."""
-    reply = await _probe(client, replace(base, features=taken), _HOLD_TOKENS)
+    reply = await probe(client, replace(base, features=taken), tokens=_HOLD_TOKENS)
     if not reply.took_it:
         return base.features
     if reply.usage_events == 0:
@@ -272,7 +279,7 @@ async def _all_newer(
         for option in options
     ]
     for client, option in zip(clients, newer, strict=True):
-        if not (await _probe(client, option)).took_it:
+        if not (await probe(client, option)).took_it:
             raise TargetNotReady(
                 f"{_where(client)}: takes max_tokens only, another target max_completion_tokens "
                 "only: they cannot be sent the same requests"
@@ -280,17 +287,21 @@ async def _all_newer(
     return newer
 
 
-async def _probe(client: Client, options: BodyOptions, tokens: int = 1) -> _Reply:
+async def probe(
+    client: Client, options: BodyOptions, prompt: Prompt = _PROMPT, tokens: int = 1
+) -> Reply:
+    """Send one request beside the load, and see what comes of it."""
     answer = Answer(LiveCounters())
-    body = openai.build_body(options, _PROMPT, tokens)
+    body = openai.build_body(options, prompt, tokens)
     failure, error = await client.ask(client.prepare(options.endpoint, body), answer)
     error = answer.error or (error if failure is not None else "")
-    return _Reply(
+    return Reply(
         answer.status,
         client.redactor.strike(error)[:300],
         answer.header(b"server").decode("latin-1")[:100],
         answer.output_tokens,
         answer.usage_events,
+        answer.prompt_tokens,
     )
 
 

@@ -24,6 +24,9 @@ CHAT: Final = "/v1/chat/completions"
 _MOST_TOKENS: Final = 2**53
 """A count beyond this is a server's nonsense, and no column could hold it."""
 
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
+"""Text, token ids (completions only), or chat messages (chat only)."""
+
 
 class Feature(StrEnum):
     """Optional request fields, agreed on with every target before a run and never during it."""
@@ -67,15 +70,8 @@ class Delta:
     error: str | None = None
 
 
-def build_body(
-    options: BodyOptions,
-    prompt: str | Sequence[int] | Sequence[Mapping[str, Any]],
-    output_tokens: int,
-) -> bytes:
-    """The request's JSON body: the same arguments give the same bytes.
-
-    `prompt` is text, token ids (completions only), or chat messages (chat only).
-    """
+def build_body(options: BodyOptions, prompt: Prompt, output_tokens: int) -> bytes:
+    """The request's JSON body: the same arguments give the same bytes."""
     body: dict[str, Any] = {"model": options.model}
     if options.endpoint == CHAT:
         is_messages = not isinstance(prompt, str)

@@ -12,7 +12,7 @@ from typing import Final
 
 from loadgen.compare import figures, ratio_of
 from loadgen.paired import ALPHA, FEWEST_UNITS, Comparison, Effect, Split
-from loadgen.record import Outcome, TokenSource
+from loadgen.record import Outcome, RunHeader, TokenSource
 from loadgen.stats import Distribution, Summary, percentile_name
 
 COUNTS: Final = (
@@ -98,6 +98,7 @@ def rows_of(summaries: dict[str, Summary], percentiles: Sequence[float]) -> list
                 )
             )
     rows.append(_lag_row(summaries, len(ratios)))
+    rows.append(_prompt_row(summaries, len(ratios)))
     return rows
 
 
@@ -191,6 +192,55 @@ def failures_of(summary: Summary) -> str:
         for outcome, count in sorted(summary.outcomes.items())
         if outcome is not Outcome.OK
     )
+
+
+def _prompt_row(summaries: dict[str, Summary], ratios: int) -> Row:
+    """How far prompts were from the length that was asked for, by the server's own count."""
+    cells = [
+        DASH
+        if summary.prompt_tokens_off_mean is None
+        else f"{summary.prompt_tokens_off_mean:,.1f} / {summary.prompt_tokens_off_max:,}"
+        for summary in summaries.values()
+    ]
+    return Row("prompt tokens off, mean / max", (*cells, *([""] * ratios)))
+
+
+def prompts_of(header: RunHeader) -> list[str]:
+    """What prompts were measured with, and what the targets count in them beside their text."""
+    if header.prompts is None:  # a run of an older version
+        return []
+    made_with = str(header.prompts.get("made_with"))
+    said = _MADE_WITH.get(made_with, made_with)
+    if made_with == "calibration":
+        said += f", {header.prompts.get('tokens_per_word')} tokens a word"
+    sentences = [f"prompts: {said}"]
+    fixed = [(target.name, target.fixed_prompt_tokens) for target in header.targets]
+    used = fixed[0][1]
+    for name, tokens in fixed:
+        if made_with == "tokenizer" and tokens is None:
+            sentences.append(
+                f"{name} does not count prompts as the tokenizer does, or tells no count"
+            )
+        elif tokens:
+            sentences.append(
+                f"{name} counts {tokens} tokens in every prompt beside its text (special tokens, a "
+                "chat template); "
+                + (
+                    "the text is that much shorter"
+                    if tokens == used
+                    else f"the text is {used} shorter"
+                )
+            )
+    return sentences
+
+
+_MADE_WITH: Final = {
+    "token_ids": "token ids, exact",
+    "tokenizer": "by the tokenizer, exact",
+    "calibration": "measured by probes of the server's own count",
+    "words": "a word for a token; no tokenizer was given, and no count was told",
+    "trace": "the trace's own text",
+}
 
 
 def _lag_row(summaries: dict[str, Summary], ratios: int) -> Row:

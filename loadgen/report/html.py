@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from loadgen.report.figures import CONFIDENCE, answer_of, columns_of, pairs_of, rows_of
+from loadgen.report.figures import (
+    CONFIDENCE,
+    answer_of,
+    columns_of,
+    pairs_of,
+    prompts_of,
+    rows_of,
+)
 from loadgen.report.plots import draw_all
 
 if TYPE_CHECKING:
@@ -64,6 +71,8 @@ def _facts(result: Result) -> list[tuple[str, Any]]:
     for name, summary in result.summaries.items():
         sources = ", ".join(f"{source} ({n})" for source, n in summary.token_sources.items())
         facts.append((f"tokens of {name} counted by", sources or "nothing"))
+    if said := prompts_of(header):
+        facts.append(("prompts", "; ".join(said).removeprefix("prompts: ")))
     facts += [
         ("trace", f"{header.trace_name}, SHA-256 {header.trace_sha256}"),
         ("prompt seed", header.seed),

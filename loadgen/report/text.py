@@ -20,6 +20,7 @@ from loadgen.report.figures import (
     columns_of,
     failures_of,
     pairs_of,
+    prompts_of,
     rows_of,
 )
 from loadgen.report.result import Result
@@ -50,6 +51,8 @@ def print_result(result: Result, console: Console) -> None:
             console.print(
                 f"{escape(name)} does not tell the tokens of a chunk: ITL counts each as one"
             )
+    for sentence in prompts_of(result.run.header):
+        console.print(escape(sentence))
     if result.run.torn_lines:
         console.print(f"left out: {result.run.torn_lines} record(s) that a kill cut short")
     if len(result.summaries) > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -275,3 +276,85 @@ def test_a_held_length_that_falls_short_is_a_failure(tmp_path: Path) -> None:
     outcomes = done.summary["targets"]["target"]["outcomes"]
     assert outcomes["short"] > 5
     assert set(outcomes) <= {"ok", "short"}
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+@pytest.mark.parametrize("with_tokenizer", [True, False], ids=["tokenizer", "probes"])
+def test_prompts_have_the_asked_tokens_by_the_servers_count(
+    tmp_path: Path, endpoint: str, with_tokenizer: bool
+) -> None:
+    """A chat template and special tokens are counted in, and the report says how many they are."""
+    from tests.unit.test_prompts import with_special_tokens
+
+    with_special_tokens().save(str(tmp_path / "tokenizer.json"))
+    given = ("--tokenizer", str(tmp_path)) if with_tokenizer else ()
+    words = ("--ttft-ms", "5", "--itl-ms", "1", "--special-tokens", "2", "--template-tokens", "31")
+    with truth(*words) as url:
+        done = call(
+            *("run", "--base-url", url, "--num-prompts", "30", "--request-rate", "200"),
+            *("--input-min", "40", "--input-max", "900", "--output-len", "3", *given),
+            *(
+                "--endpoint",
+                endpoint,
+                "--result-dir",
+                str(tmp_path / "runs"),
+                "--quiet",
+                "--workers",
+                "2",
+            ),
+        )
+    assert done.code in MEASURED, done.stderr
+    (path,) = (tmp_path / "runs").iterdir()
+    records = records_of(path)
+    assert [r["prompt_tokens_served"] - r["prompt_tokens_asked"] for r in records] == [0] * 30
+    header = json.loads((path / "header.json").read_bytes())
+    fixed = 2 if endpoint == "completions" else 31
+    assert header["targets"][0]["fixed_prompt_tokens"] == fixed
+    assert header["prompts"]["made_with"] == ("tokenizer" if with_tokenizer else "calibration")
+    assert f"counts {fixed} tokens in every prompt" in done.stdout
+    assert re.search(r"prompt tokens off, mean / max +0\.0 / 0", done.stdout)
+    assert f"counts {fixed} tokens in every prompt" in (path / "report.html").read_text()
+
+
+def test_token_ids_are_sent(tmp_path: Path) -> None:
+    """--token-ids sends lists of ids, the tokenizer found in the directory that --model names."""
+    from tests.unit.test_prompts import word_level
+
+    word_level().save(str(tmp_path / "tokenizer.json"))
+    with _recorder() as (url, bodies):
+        done = call(
+            *("run", "--base-url", url, "--num-prompts", "5", "--model", str(tmp_path)),
+            *("--request-rate", "inf", "--output-len", "2", "--input-len", "20", "--token-ids"),
+            *("--json", "--quiet", "--result-dir", str(tmp_path / "runs")),
+        )
+        assert done.code == 2
+        assert "--token-ids: target does not take" in done.stderr, "it counts all as one token"
+        sent = json.loads(bodies()[-1])["prompt"]
+    assert len(sent) == 48
+    assert all(type(token) is int for token in sent)
+    with truth("--ttft-ms", "5", "--itl-ms", "1", "--special-tokens", "9") as url:
+        done = call(
+            *("run", "--base-url", url, "--num-prompts", "9", "--model", str(tmp_path), *DRAW),
+            *("--token-ids", "--result-dir", str(tmp_path / "runs")),
+        )
+    assert done.code in MEASURED, done.stderr
+    records = records_of(done.path)
+    assert all(r["prompt_tokens_served"] == r["prompt_tokens_asked"] for r in records)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--token-ids",), "--token-ids: needs a tokenizer"),
+        (("--token-ids", "--endpoint", "chat"), "--token-ids: goes to /v1/completions only"),
+    ],
+    ids=["no tokenizer", "chat"],
+)
+def test_token_ids_that_cannot_be_made(
+    quick: str, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    """Ids need a tokenizer and the completions endpoint: one line, and nothing is sent."""
+    done = call("run", "--base-url", quick, *words, "--result-dir", str(tmp_path / "runs"))
+    assert done.code == 2
+    assert said in done.stderr
+    assert not (tmp_path / "runs").exists()

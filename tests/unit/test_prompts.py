@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from loadgen.errors import ConfigError
-from loadgen.prompts import WORDS, PromptMaker, load_tokenizer
+from loadgen.prompts import WORDS, PromptMaker, Recipe, find_tokenizer, load_tokenizer
 
 Build = Callable[[], Tokenizer]
 
@@ -61,10 +61,16 @@ def padded() -> Tokenizer:
     return tokenizer
 
 
+def bytes_alone() -> Tokenizer:
+    """Every byte is a token: no word is whole, and neither is the space before it."""
+    return byte_level_bpe(256)
+
+
 TOKENIZERS: dict[str, Build] = {
     "word level": word_level,
     "special tokens": with_special_tokens,
     "byte-level BPE": byte_level_bpe,
+    "bytes": bytes_alone,
     "truncation": cut_off,
     "padding": padded,
 }
@@ -155,3 +161,86 @@ def test_what_is_no_tokenizer(content: str | None, tmp_path: Path) -> None:
     assert "--tokenizer" in str(caught.value)
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_is_a_directory_brings_its_tokenizer(tmp_path: Path) -> None:
+    """A model's name that is a local directory with a tokenizer.json is enough; others are not."""
+    word_level().save(str(tmp_path / "tokenizer.json"))
+    assert find_tokenizer(str(tmp_path)) == tmp_path / "tokenizer.json"
+    for name in ("gpt-4", "org/model", str(tmp_path / "none"), "a\0b", "x" * 9999, ""):
+        assert find_tokenizer(name) is None
+
+
+@pytest.mark.parametrize("build", TOKENIZERS.values(), ids=TOKENIZERS)
+@pytest.mark.parametrize("overhead", [0, 37])
+def test_equal_blocks_give_equal_text(build: Build, overhead: int, tmp_path: Path) -> None:
+    """Prompts that share block ids share their beginning, whatever follows, and stay exact."""
+    build().save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path)
+    maker = PromptMaker(3, tokenizer, Recipe(overhead_tokens=overhead))
+    cases: list[tuple[tuple[int, ...], int]] = [
+        ((5, 6, 7), 1400), ((5, 6, 8), 1300), ((5, 9), 513), ((5, 6, 7), 1100), ((5,), 300),
+    ]  # fmt: skip
+    texts = [" ".join(maker.prompt(blocks, tokens)) for blocks, tokens in cases]
+    assert [tokenizer(text) + overhead for text in texts] == [tokens for _, tokens in cases]
+    edge = 12  # what the exact count may change at a prompt's end, in characters
+    for shared, (one, other) in {1024: (0, 1), 450: (0, 2), 1040: (0, 3), 240: (0, 4)}.items():
+        both = [texts[one], texts[other]]
+        same = next((n for n, (a, b) in enumerate(zip(*both, strict=False)) if a != b), None)
+        same = min(map(len, both)) if same is None else same
+        assert tokenizer(both[0][: same + edge]) >= shared
+    assert not texts[1].endswith(texts[0][-60:])
+
+
+def test_blocks_that_differ_share_nothing() -> None:
+    """Other ids give other text from the first word on."""
+    starts = {tuple(PromptMaker(0).prompt((n, n + 1000), 600)[:6]) for n in range(300)}
+    assert len(starts) == 300
+
+
+def test_what_a_server_adds_is_taken_off() -> None:
+    """A prompt is as much shorter as the server counts beside its text, down to one word."""
+    maker = PromptMaker(0, recipe=Recipe(overhead_tokens=30))
+    assert len(maker.text(0, 100).split()) == 70
+    assert len(maker.text(0, 10).split()) == 1
+    blocks = maker.prompt((0, 1), 520)
+    assert len(blocks) == 490
+    assert blocks[:480] == PromptMaker(0).prompt((0, 7), 600)[:480]
+
+
+def test_costs_of_words_and_characters() -> None:
+    """Without a tokenizer, texts come to the asked number of tokens by what probes have told."""
+    recipe = Recipe(overhead_tokens=3, tokens_per_word=0.1, tokens_per_char=0.25)
+    maker = PromptMaker(0, recipe=recipe)
+    for row in range(20):
+        for tokens in (20, 100, 1000):
+            text = maker.text(row, tokens)
+            cost = 3 + 0.1 * len(text.split()) + 0.25 * len(text)
+            assert abs(cost - tokens) <= 2
+
+
+@pytest.mark.parametrize("build", TOKENIZERS.values(), ids=TOKENIZERS)
+def test_token_ids_are_exact(build: Build, tmp_path: Path) -> None:
+    """A prompt of ids has as many as were asked for, all of them the tokenizer's own words."""
+    build().save(str(tmp_path / "tokenizer.json"))
+    maker = PromptMaker(0, load_tokenizer(tmp_path), Recipe(as_ids=True))
+    ids = maker.ids(maker.prompt((0, 1), 700))
+    assert len(ids) == 700
+    assert len(set(ids)) > 10
+    assert ids[:512] == maker.ids(maker.prompt((0, 2), 900))[:512]
+    special = {build().token_to_id(token) for token in ("<s>", "</s>")}
+    assert not special & set(ids)
+
+
+@pytest.mark.parametrize("build", TOKENIZERS.values(), ids=TOKENIZERS)
+def test_what_is_added_keeps_what_was_there(build: Build, tmp_path: Path) -> None:
+    """A longer prompt begins with the shorter one, and is exact as well."""
+    build().save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path)
+    maker = PromptMaker(0, tokenizer)
+    words = maker.prompt((0,), 80)
+    longer = maker.longer(words, "more", 120)
+    assert longer[: len(words)] == words
+    assert tokenizer(" ".join(longer)) == 120
+    message = " ".join(maker.message("said", 25))
+    assert len(tokenizer.ids(message)) == 25
