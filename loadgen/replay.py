@@ -24,9 +24,9 @@ Prepared = TypeVar("Prepared")
 
 AHEAD: Final = 1024
 """Requests built ahead of their due time, at most."""
-_IN_A_ROW: Final = 8
+IN_A_ROW: Final = 8
 """Shots that are fired before the event loop has its turn, when many are due at once."""
-_SLACK_S: Final = 0.002
+SLACK_S: Final = 0.002
 """No request is built when the next shot is due within this."""
 
 
@@ -71,7 +71,8 @@ class Limits:
 class Replay(Generic[Prepared]):
     """One target's turn: `prepare` builds a shot's request, `fire` sends it and keeps its record.
 
-    `fire` gets the shot, its request and its absolute due time; where it raises (a full disk, say),
+    `fire` gets the shot, its request and its absolute due time, and returns when its answer ended;
+    where it raises (a full disk, say),
     the replay drains and raises that. `drop` is told of shots that were due but never sent, because
     the run was stopped while they waited under a cap.
     """
@@ -79,7 +80,7 @@ class Replay(Generic[Prepared]):
     def __init__(
         self,
         prepare: Callable[[Shot], Prepared],
-        fire: Callable[[Shot, Prepared, float], Awaitable[None]],
+        fire: Callable[[Shot, Prepared, float], Awaitable[float]],
         drop: Callable[[Shot, float], None],
         *,
         stop: Stop,
@@ -90,7 +91,7 @@ class Replay(Generic[Prepared]):
         self._drop = drop
         self._stop = stop
         self._limits = limits
-        self._in_flight: set[asyncio.Future[None]] = set()
+        self._in_flight: set[asyncio.Future[float]] = set()
         self._ahead: deque[tuple[Shot, Prepared]] = deque()
         self._unbuilt: Iterator[Shot] = iter(())
         self._alarm: Alarm
@@ -137,13 +138,17 @@ class Replay(Generic[Prepared]):
                 self._drop_overdue()
                 return
             self._ahead.popleft()
-            task = asyncio.ensure_future(self._fire(shot, request, due_s))
-            self._in_flight.add(task)
-            task.add_done_callback(self._on_ended)
+            self._launch(shot, request, due_s)
             in_a_row += 1
-            if in_a_row >= _IN_A_ROW or not self._ahead:
+            if in_a_row >= IN_A_ROW or not self._ahead:
                 in_a_row = 0
                 await asyncio.sleep(0)  # what was fired is sent, and answers come in
+
+    def _launch(self, shot: Shot, request: Prepared, due_s: float) -> asyncio.Future[float]:
+        task = asyncio.ensure_future(self._fire(shot, request, due_s))
+        self._in_flight.add(task)
+        task.add_done_callback(self._on_ended)
+        return task
 
     async def _due_by_trace(self, shot: Shot) -> float | None:
         """Wait for the shot's own time, which is returned; None when the run is stopped."""
@@ -170,7 +175,7 @@ class Replay(Generic[Prepared]):
         return None if self._stop.is_draining else self._gang_due_s
 
     async def _build_or_sleep_until(self, at_s: float) -> None:
-        has_time = at_s - monotonic() > _SLACK_S
+        has_time = at_s - monotonic() > SLACK_S
         if has_time and len(self._ahead) < AHEAD and self._build_one():
             await asyncio.sleep(0)  # answers come in meanwhile
         else:
@@ -190,7 +195,7 @@ class Replay(Generic[Prepared]):
                 break
         return not self._stop.is_draining
 
-    def _on_ended(self, task: asyncio.Future[None]) -> None:
+    def _on_ended(self, task: asyncio.Future[float]) -> None:
         self._in_flight.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failure = self._failure or error

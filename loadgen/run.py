@@ -40,6 +40,7 @@ from loadgen.schedule import Shard, block_rows, turns_of
 from loadgen.secrets import Redactor, clean_command, clean_url
 from loadgen.trace import Trace, read_trace, trace_bytes
 from loadgen.trace.generate import generate
+from loadgen.trace.sessions import Sessions, sessions_of
 from loadgen.trace.trace import sha256_of
 from loadgen.worker import Assignment, Begin
 from loadgen.workers import WorkerLostError, Workers
@@ -66,6 +67,12 @@ class Workload:
     trace: Trace
     name: str
     data: bytes
+    sessions: Sessions | None
+
+    @property
+    def per_block(self) -> Sequence[int]:
+        """What blocks are made of: requests, or sessions, each with the requests in it."""
+        return [1] * len(self.trace) if self.sessions is None else self.sessions.turns.tolist()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +111,10 @@ def describe_load(config: RunConfig) -> dict[str, Any]:
 async def plan(config: RunConfig) -> Plan:
     """Settle everything that can fail before a run; raises LoadgenError, and writes nothing."""
     workload = _workload(config)
-    if config.compare.blocks > len(workload.trace):
+    if config.compare.blocks > (most := len(workload.per_block)):
+        what = "requests" if workload.sessions is None else "sessions, none of which is cut"
         raise ConfigError(
-            f"--blocks: {config.compare.blocks} stretches of {len(workload.trace)} requests; each "
-            "needs one at least"
+            f"--blocks: {config.compare.blocks} stretches of {most} {what}; each needs one at least"
         )
     if config.request.tokenizer is not None:
         load_tokenizer(config.request.tokenizer)  # a mistake is told before targets are asked
@@ -122,7 +129,13 @@ async def plan(config: RunConfig) -> Plan:
             for target in config.targets
         ]
         has_messages = any("messages" in own for own in workload.trace.payload or ())
-        agreement = await negotiate(clients, config.request, config.load, has_messages=has_messages)
+        agreement = await negotiate(
+            clients,
+            config.request,
+            config.load,
+            has_messages=has_messages,
+            sampling=_sampling_of(workload.trace),
+        )
         _check_context(workload, agreement)
         sizing = await _size_prompts(config, workload, clients, agreement)
     return Plan(
@@ -242,9 +255,9 @@ class Conductor:
                 total.add(pool.live())
             return total
 
-        rows = block_rows(
-            len(self._plan.workload.trace), turns[0].block, self._plan.config.compare.blocks
-        )
+        per_block = self._plan.workload.per_block
+        part = block_rows(len(per_block), turns[0].block, self._plan.config.compare.blocks)
+        requests = sum(per_block[part.start : part.stop])
         try:
             await asyncio.gather(
                 *(pool.get_ready(turn) for pool, turn in zip(pools, turns, strict=True))
@@ -252,7 +265,7 @@ class Conductor:
         except WorkerLostError as error:
             self._stop(str(error))
             return
-        with self._progress.watch(names, live, len(rows) * len(turns)):
+        with self._progress.watch(names, live, requests * len(turns)):
             watch = asyncio.create_task(self._watch_hard_stops(live, monotonic()))
             try:
                 await asyncio.gather(
@@ -333,9 +346,24 @@ class Conductor:
 def _workload(config: RunConfig) -> Workload:
     if config.trace is not None:
         trace, data = read_trace(config.trace)
-        return Workload(trace, config.trace.name, data)
+        sessions = sessions_of(trace)
+        if sessions is not None and config.load.pace is not Pace.OPEN:
+            flag = "--gang" if config.load.pace is Pace.GANG else "--closed-loop"
+            raise ConfigError(
+                f"{flag}: {config.trace.name} has sessions, whose turns wait for the ones before; "
+                "replay it in an open loop, with or without --max-concurrency"
+            )
+        return Workload(trace, config.trace.name, data, sessions)
     trace = generate(config.generate)
-    return Workload(trace, "generated", trace_bytes(trace))
+    return Workload(trace, "generated", trace_bytes(trace), None)
+
+
+def _sampling_of(trace: Trace) -> dict[str, Any]:
+    """One value of each sampling field that rows bring."""
+    found: dict[str, Any] = {}
+    for own in trace.payload or ():
+        found |= own.get("sampling") or {}
+    return found
 
 
 def _tokenizer(request: RequestConfig, *models: str | None) -> Recipe:
@@ -365,7 +393,9 @@ async def _size_prompts(
     if all(own.keys() & {"prompt", "messages"} for own in workload.trace.payload or ({},)):
         return Sizing(recipe, MadeWith.TRACE, (None,) * len(clients))
     tokenizer = None if recipe.tokenizer is None else load_tokenizer(recipe.tokenizer)
-    return await size_prompts(clients, agreement, recipe, tokenizer)
+    return await size_prompts(
+        clients, agreement, recipe, tokenizer, has_turns=workload.sessions is not None
+    )
 
 
 def _facts(planned: Plan, kind: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from loadgen.record import Phase
 from loadgen.trace import Trace
+from loadgen.trace.sessions import Sessions
 
 _AT_ONCE: Final = 4096
 
@@ -26,11 +27,17 @@ class Shot:
 
     seq: int
     due_s: float
-    """From the turn's start; for closed loops and gangs, the earliest time."""
+    """From the turn's start; for closed loops and gangs, the earliest time; for a follow-up, from
+    its parent's end."""
     prompt_tokens: int
     output_tokens: int
     phase: Phase = Phase.MEASURED
     gang: int | None = None
+    session: str | None = None
+    parent: int | None = None
+    """`seq` of the turn before, in its session."""
+    follow_up: Shot | None = None
+    """The next turn of its session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,10 @@ class Shard:
 
 
 def block_rows(requests: int, block: int, blocks: int) -> range:
-    """The rows of one of `blocks` stretches of a trace, nearly of a size; together they are all."""
+    """The rows of one of `blocks` stretches of a trace, nearly of a size; together they are all.
+
+    Of a trace with sessions: first turns, so that no session is in two blocks.
+    """
     return range(requests * block // blocks, requests * (block + 1) // blocks)
 
 
@@ -73,13 +83,52 @@ def open_loop(
     the rate grows from 0 to the trace's: an arrival at t is due at sqrt(2 * ramp_up_s * t) while
     that lies within the ramp, and ramp_up_s / 2 later than t afterwards."""
     rows = rows or range(len(trace))
-    times_s = trace.timestamp_ms[rows.start : rows.stop] / 1000.0
-    due_s = times_s - times_s[0]
+    due_s = _ramped(trace.timestamp_ms[rows.start : rows.stop] / 1000.0, ramp_up_s)
+    return _shots(trace, shard, rows, due_s, trace.output_length[rows.start : rows.stop])
+
+
+def open_sessions(
+    trace: Trace,
+    sessions: Sessions,
+    shard: Shard = Shard(),
+    ramp_up_s: float = 0.0,
+    block: range | None = None,
+) -> Iterator[Shot]:
+    """As `open_loop`, of sessions: first turns at their own times, each with all that follow it.
+
+    Shards and `block` count first turns: a session is in one of each.
+    """
+    block = block or range(len(sessions.firsts))
+    firsts = sessions.firsts[block.start : block.stop]
+    due_s = _ramped(trace.timestamp_ms[firsts] / 1000.0, ramp_up_s)
+    for place in range(shard.worker, len(firsts), shard.workers):
+        rows = [int(firsts[place])]
+        while (later := sessions.later.get(rows[-1])) is not None:
+            rows.append(later)
+        shot: Shot | None = None
+        for turn in reversed(range(len(rows))):
+            row = rows[turn]
+            shot = Shot(
+                row,
+                sessions.delay_s.get(row, 0.0) if turn else float(due_s[place]),
+                int(trace.input_length[row]),
+                int(trace.output_length[row]),
+                session=sessions.name.get(row),
+                parent=rows[turn - 1] if turn else None,
+                follow_up=shot,
+            )
+        assert shot is not None
+        yield shot
+
+
+def _ramped(times_s: NDArray[np.float64], ramp_up_s: float) -> NDArray[np.float64]:
+    """Times from the first on, which is 0, under a ramp."""
+    due_s: NDArray[np.float64] = times_s - times_s[0]
     if ramp_up_s > 0:
         due_s = np.where(
             due_s < ramp_up_s / 2, np.sqrt(2 * ramp_up_s * due_s), due_s + ramp_up_s / 2
         )
-    return _shots(trace, shard, rows, due_s, trace.output_length[rows.start : rows.stop])
+    return due_s
 
 
 def closed_loop(trace: Trace, shard: Shard = Shard(), rows: range | None = None) -> Iterator[Shot]:

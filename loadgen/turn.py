@@ -19,6 +19,7 @@ from loadgen.record import Outcome, RequestRecord
 from loadgen.replay import Limits, Replay, Stop
 from loadgen.schedule import Shot, warmups
 from loadgen.script import Script
+from loadgen.session_replay import SessionReplay
 from loadgen.trace import Trace
 
 
@@ -32,6 +33,7 @@ class Turn:
     length_is_held: bool
     trace: Trace
     script: Script
+    has_sessions: bool
     count_tokens: CountTokens | None
     """For servers that do not tell their token counts."""
     journal: Journal
@@ -40,7 +42,8 @@ class Turn:
 
     def replay(self, limits: Limits) -> Replay[Prepared]:
         """A replay of this turn; it has no shots yet."""
-        return Replay(self._prepare, self._fire, self._drop, stop=self.stop, limits=limits)
+        kind = SessionReplay if self.has_sessions and limits.pace is Pace.OPEN else Replay
+        return kind(self._prepare, self._fire, self._drop, stop=self.stop, limits=limits)
 
     async def warm_up(self, count: int) -> None:
         """Send the first `count` rows one after another; they are recorded as warm-up."""
@@ -49,10 +52,15 @@ class Turn:
         await replay.run(monotonic(), lambda: None)
 
     def _prepare(self, shot: Shot) -> Prepared:
-        body = build_body(self.options, self.script.prompt(shot.seq), shot.output_tokens)
+        body = build_body(
+            self.options,
+            self.script.prompt(shot.seq),
+            shot.output_tokens,
+            self.script.sampling(shot.seq),
+        )
         return self.client.prepare(self.options.endpoint, body)
 
-    async def _fire(self, shot: Shot, request: Prepared, due_s: float) -> None:
+    async def _fire(self, shot: Shot, request: Prepared, due_s: float) -> float:
         tells_usage = Feature.STREAM_USAGE in self.options.features
         record = await self.client.send(
             shot,
@@ -63,6 +71,7 @@ class Turn:
             count_tokens=None if tells_usage else self.count_tokens,
         )
         self.journal.append(record)
+        return record.end_s + self.labels.epoch_s
 
     def _drop(self, shot: Shot, due_s: float) -> None:
         labels = self.labels
@@ -71,6 +80,8 @@ class Turn:
             seq=shot.seq,
             target=labels.target,
             phase=shot.phase,
+            session=shot.session,
+            parent=shot.parent,
             gang=shot.gang,
             block=labels.block,
             repeat=labels.repeat,

@@ -23,7 +23,7 @@ import numpy as np
 import uvloop
 
 from loadgen.client.client import Client, Labels, Prepared
-from loadgen.client.openai import BodyOptions
+from loadgen.client.openai import CHAT, BodyOptions
 from loadgen.clock import monotonic
 from loadgen.config import Pace, RunConfig
 from loadgen.errors import LoadgenError
@@ -32,10 +32,19 @@ from loadgen.live import LiveCounters, Vitals
 from loadgen.prompts import PromptMaker, Recipe, load_tokenizer
 from loadgen.record import WorkerHealth
 from loadgen.replay import Limits, Replay, Stop
-from loadgen.schedule import Shard, Shot, block_rows, closed_loop, gangs, open_loop
+from loadgen.schedule import (
+    Shard,
+    Shot,
+    block_rows,
+    closed_loop,
+    gangs,
+    open_loop,
+    open_sessions,
+)
 from loadgen.script import Script
 from loadgen.slo import Slo
 from loadgen.trace import Trace
+from loadgen.trace.sessions import sessions_of
 from loadgen.turn import Turn
 
 REPORT_EVERY_S: Final = 0.25
@@ -136,7 +145,9 @@ class Worker:
         recipe = given.recipe
         self._count_tokens = None if recipe.tokenizer is None else load_tokenizer(recipe.tokenizer)
         maker = PromptMaker(given.config.load.prompt_seed, self._count_tokens, recipe)
-        self._script = Script(given.trace, maker)
+        self._sessions = sessions_of(given.trace)
+        is_chat = given.options[0].endpoint == CHAT
+        self._script = Script(given.trace, maker, self._sessions, is_chat=is_chat)
 
     async def serve(self) -> None:
         """Take turns until the parent hangs up; raises LoadgenError where it cannot go on."""
@@ -172,6 +183,7 @@ class Worker:
                 length_is_held=given.length_is_held,
                 trace=given.trace,
                 script=self._script,
+                has_sessions=self._sessions is not None,
                 count_tokens=self._count_tokens,
                 journal=self._journal,
                 live=self._live,
@@ -243,7 +255,11 @@ class Worker:
 
     def _shots(self, block: int) -> Iterator[Shot]:
         load, trace, shard = self._given.config.load, self._given.trace, self._given.shard
-        rows = block_rows(len(trace), block, self._given.config.compare.blocks)
+        blocks = self._given.config.compare.blocks
+        if (sessions := self._sessions) is not None:
+            part = block_rows(len(sessions.firsts), block, blocks)
+            return open_sessions(trace, sessions, shard, load.ramp_up, part)
+        rows = block_rows(len(trace), block, blocks)
         if load.gang is not None:
             return gangs(trace, load.gang, pad=load.gang_pad, rows=rows)
         if load.pace is Pace.CLOSED:

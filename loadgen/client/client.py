@@ -199,6 +199,8 @@ class Client:
             seq=shot.seq,
             target=labels.target,
             phase=shot.phase,
+            session=shot.session,
+            parent=shot.parent,
             gang=shot.gang,
             block=labels.block,
             repeat=labels.repeat,

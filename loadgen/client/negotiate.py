@@ -8,9 +8,9 @@ with a request of one token, and what all targets take is used. Nothing is negot
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 from urllib.request import getproxies
 
 import orjson
@@ -73,10 +73,12 @@ async def negotiate(
     load: LoadConfig,
     *,
     has_messages: bool = False,
+    sampling: Mapping[str, Any] | None = None,
 ) -> Agreement:
     """Settle everything with all targets; raises TargetNotReady, one line that says what to do.
 
-    `has_messages`: the trace brings chat messages, which only the chat endpoint takes.
+    `has_messages`: the trace brings chat messages, which only the chat endpoint takes. `sampling`:
+    one value of each sampling field that its rows bring; they cannot be left out.
     """
     if has_messages and request.endpoint is Endpoint.COMPLETIONS:
         raise ConfigError("--endpoint: the trace has chat messages; use /v1/chat/completions")
@@ -106,6 +108,8 @@ async def negotiate(
     common = await _common(clients, options, own)
     if request.ignore_eos and not common & HOLDS_LENGTH:
         raise TargetNotReady(_who_holds_no_length(clients, own))
+    if sampling:
+        await _check_sampling(clients, [replace(o, features=common) for o in options], sampling)
     return Agreement(
         tuple(replace(option, features=common) for option in options),
         tuple(
@@ -287,12 +291,28 @@ async def _all_newer(
     return newer
 
 
+async def _check_sampling(
+    clients: Sequence[Client], options: Sequence[BodyOptions], sampling: Mapping[str, Any]
+) -> None:
+    for client, option in zip(clients, options, strict=True):
+        reply = await probe(client, option, sampling=sampling)
+        if not reply.took_it:
+            raise TargetNotReady(
+                f"{_where(client)}: refuses the trace's sampling ({', '.join(sampling)}): "
+                f"{reply.status}: {reply.error}; take it out of the trace"
+            )
+
+
 async def probe(
-    client: Client, options: BodyOptions, prompt: Prompt = _PROMPT, tokens: int = 1
+    client: Client,
+    options: BodyOptions,
+    prompt: Prompt = _PROMPT,
+    tokens: int = 1,
+    sampling: Mapping[str, Any] | None = None,
 ) -> Reply:
     """Send one request beside the load, and see what comes of it."""
     answer = Answer(LiveCounters())
-    body = openai.build_body(options, prompt, tokens)
+    body = openai.build_body(options, prompt, tokens, sampling)
     failure, error = await client.ask(client.prepare(options.endpoint, body), answer)
     error = answer.error or (error if failure is not None else "")
     return Reply(

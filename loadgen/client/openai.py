@@ -70,8 +70,16 @@ class Delta:
     error: str | None = None
 
 
-def build_body(options: BodyOptions, prompt: Prompt, output_tokens: int) -> bytes:
-    """The request's JSON body: the same arguments give the same bytes."""
+def build_body(
+    options: BodyOptions,
+    prompt: Prompt,
+    output_tokens: int,
+    sampling: Mapping[str, Any] | None = None,
+) -> bytes:
+    """The request's JSON body: the same arguments give the same bytes.
+
+    `sampling`: fields of this request alone, which come before those of the run.
+    """
     body: dict[str, Any] = {"model": options.model}
     if options.endpoint == CHAT:
         is_messages = not isinstance(prompt, str)
@@ -96,6 +104,8 @@ def build_body(options: BodyOptions, prompt: Prompt, output_tokens: int) -> byte
             body["stream_options"]["continuous_usage_stats"] = True
     if options.extra_body:
         body.update(options.extra_body)
+    if sampling:
+        body.update(sampling)
     return orjson.dumps(body)
 
 

@@ -102,7 +102,8 @@ async def size_prompts(
         fixed = [None if own is None else own.overhead_tokens for own in found]
         made_with = MadeWith.WORDS if found[0] is None else MadeWith.CALIBRATION
         sizing = Sizing(found[0] or recipe, made_with, tuple(fixed))
-    if has_turns and agreement.options[0].endpoint == openai.CHAT:
+    is_known = sizing.fixed_tokens[0] is not None
+    if has_turns and is_known and agreement.options[0].endpoint == openai.CHAT:
         exchange = await _exchange_tokens(*each[0], tokenizer, sizing.recipe)
         sizing = replace(sizing, recipe=replace(sizing.recipe, exchange_tokens=exchange))
     return sizing

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from loadgen.trace.blocks import BlockIds
 from loadgen.trace.files import write_whole
-from loadgen.trace.trace import Trace, trace_pieces
+from loadgen.trace.trace import TEXT_KEYS, Trace, trace_pieces
 
 _ROWS_AT_ONCE: Final = 50_000
 
@@ -57,6 +57,8 @@ class Loss:
     """Rows that share their time with the row before, and did not in the trace."""
     texts: int
     block_ids: bool
+    others: int = 0
+    """Rows with a session or with sampling of their own."""
 
     def lines(self, form: ExportFormat) -> Iterator[str]:
         """Each loss as a sentence."""
@@ -67,6 +69,8 @@ class Loss:
             )
         if self.texts:
             yield f"the text of {self.texts:,} prompt(s) is left out; lengths stay"
+        if self.others:
+            yield f"sessions, delays and sampling of {self.others:,} request(s) are left out"
         if self.block_ids:
             yield "block ids are left out: prompts that shared text no longer do"
 
@@ -107,10 +111,11 @@ def _loss(trace: Trace, form: ExportFormat, ticks: NDArray[np.int64] | None) -> 
         moved = float(np.abs(ticks * TICK_MS[form] - trace.timestamp_ms).max())
         is_new = (np.diff(ticks) == 0) & (np.diff(trace.timestamp_ms) > 0)
         together = int(is_new.sum())
-    texts = sum(bool(own) for own in trace.payload or ())
+    texts = sum(bool(own.keys() & TEXT_KEYS) for own in trace.payload or ())
+    others = sum(bool(own.keys() - TEXT_KEYS) for own in trace.payload or ())
     keeps_ids = form in (ExportFormat.MOONCAKE, ExportFormat.PARQUET)
     ids = None if trace.hash_ids is None or keeps_ids else BlockIds.of(trace.hash_ids)
-    return Loss(moved, together, texts, ids is not None and ids.are_shared)
+    return Loss(moved, together, texts, ids is not None and ids.are_shared, others)
 
 
 def _azure(trace: Trace, ticks: NDArray[np.int64], start_ns: int) -> Iterator[bytes]:

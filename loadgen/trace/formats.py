@@ -60,7 +60,7 @@ REFUSED_KEYS: Final = {
     "loadgen": ("session_id", "delay", "sampling"),
     "aiperf": ("session_id", "turns", "delay", "payload", "image", "images", "audio", "audios"),
 }
-"""Keys that mean more than we can replay."""
+"""Keys that an import cannot keep."""
 
 FORMATS: Final = {
     "azure": Format(Kind.CSV, "TIMESTAMP", "ContextTokens", "GeneratedTokens", TimeUnit.ISO),

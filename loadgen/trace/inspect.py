@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.trace.figures import describe, dispersion
-from loadgen.trace.trace import Trace
+from loadgen.trace.trace import TEXT_KEYS, Trace
 
 TABLE_WINDOWS_S: Final = (1.0, 10.0, 60.0, 300.0)
 _PLOT_WINDOWS_S: Final = tuple(
@@ -75,7 +75,7 @@ def inspect(trace: Trace) -> Inspection:
         if len(gaps_ms)
         else None
     )
-    figures["with_text"] = sum(bool(own) for own in trace.payload or ())
+    figures["with_text"] = sum(bool(own.keys() & TEXT_KEYS) for own in trace.payload or ())
     figures["with_block_ids"] = trace.hash_ids is not None
     return Inspection(
         figures,

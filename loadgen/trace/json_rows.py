@@ -95,7 +95,7 @@ class _Reader:
             raise BrokenRow("not a JSON object")
         for key in self._options.refused:
             if row.get(key) is not None:
-                raise BrokenRow(f"{key}: cannot be replayed yet")
+                raise BrokenRow(f"{key}: cannot be imported")
         text = self._text(row)
         time = self._time_of(row)
         inputs = self._input_of(row, text)

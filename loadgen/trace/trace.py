@@ -2,8 +2,9 @@
 
 The file is JSONL in Mooncake's keys, so that other tools replay it too: `timestamp` (ms, a float),
 `input_length`, `output_length` (tokens), `hash_ids` (ids of 512-token blocks; equal ids mean equal
-text), optional `prompt` or `messages`. Read and written floats are exact. It does not know how a
-trace comes about, nor how it is replayed. Format: https://github.com/kvcache-ai/Mooncake.
+text), optional `prompt` or `messages`, `session_id` and `delay` (ms) of a conversation's turns, and
+`sampling`. Read and written floats are exact. It does not know how a trace comes about, nor how it
+is replayed. Format: https://github.com/kvcache-ai/Mooncake.
 """
 
 from __future__ import annotations
@@ -27,9 +28,17 @@ from loadgen.trace.files import check_is_file_name, write_whole
 MOST: Final = 100_000_000
 """Tokens of one prompt or output: beyond this it is a mistake of unit."""
 _ROWS_AT_ONCE: Final = 50_000
-_OPTIONAL_KEYS: Final = ("prompt", "messages")
+TEXT_KEYS: Final = frozenset({"prompt", "messages"})
+_OPTIONAL_KEYS: Final = ("prompt", "messages", "session_id", "delay", "sampling")
 _KNOWN_KEYS: Final = {"timestamp", "input_length", "output_length", "hash_ids", *_OPTIONAL_KEYS}
-_NOT_YET: Final = {"session_id", "delay", "sampling"}
+_MOST_DELAY_MS: Final = 1e9
+_MOST_CHARS: Final = 200
+_SAMPLING: Final = {
+    "temperature": (0.0, 2.0),
+    "top_p": (0.0, 1.0),
+    "seed": (-(2**63), 2**63 - 1),
+}
+"""What `sampling` may say, and its bounds; a top_p of 0 is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +54,7 @@ class Trace:
     hash_ids: Sequence[Sequence[int]] | None = None
     """Ids of each prompt's 512-token blocks; None: every block is its own."""
     payload: Sequence[Mapping[str, Any]] | None = None
-    """`prompt` or `messages` of each row, where the trace brings its own text."""
+    """What else each row says, by its key: text, session, delay, sampling."""
 
     def __len__(self) -> int:
         return len(self.timestamp_ms)
@@ -177,8 +186,6 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
         tokens = row.get(key)
         if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= MOST:
             raise TraceError(f"{where}: {key}: a number of tokens from 1 is needed, got {tokens!r}")
-    for key in row.keys() & _NOT_YET:
-        raise TraceError(f"{where}: {key}: cannot be replayed yet; take it out of the trace")
     unknown = row.keys() - _KNOWN_KEYS
     if unknown:
         raise TraceError(
@@ -192,7 +199,44 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
     messages = row.get("messages", [{}])
     if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
         raise TraceError(f"{where}: messages: a list of chat messages is needed")
+    if row.keys() & {"session_id", "delay", "sampling"}:
+        _check_extras(row, where)
     return row
+
+
+def _check_extras(row: dict[str, Any], where: str) -> None:
+    session = row.get("session_id")
+    if "session_id" in row and not (
+        type(session) is int or (isinstance(session, str) and 0 < len(session) <= _MOST_CHARS)
+    ):
+        raise TraceError(
+            f"{where}: session_id: a text of up to {_MOST_CHARS} characters, or a whole number, is "
+            f"needed, got {str(session)[:60]!r}"
+        )
+    delay = row.get("delay", 0)
+    if not _is_within(delay, 0, _MOST_DELAY_MS):
+        raise TraceError(f"{where}: delay: milliseconds from 0 are needed, got {delay!r}")
+    if "delay" in row and session is None:
+        raise TraceError(
+            f"{where}: delay: it goes with a session_id, whose last turn it counts from"
+        )
+    sampling = row.get("sampling", {})
+    if not isinstance(sampling, dict):
+        raise TraceError(f"{where}: sampling: an object of {', '.join(_SAMPLING)} is needed")
+    for key, value in sampling.items():
+        if key not in _SAMPLING:
+            raise TraceError(f"{where}: sampling: {key!r}: known are {', '.join(_SAMPLING)}")
+        low, high = _SAMPLING[key]
+        is_good = _is_within(value, low, high) and not (key == "seed" and type(value) is not int)
+        if not is_good or (key == "top_p" and value == 0):
+            raise TraceError(
+                f"{where}: sampling: {key}: needs a {'whole ' if key == 'seed' else ''}number "
+                f"from {low:g} to {high:g}, got {value!r}"
+            )
+
+
+def _is_within(value: Any, low: float, high: float) -> bool:
+    return type(value) in (int, float) and low <= value <= high
 
 
 def trace_pieces(trace: Trace) -> Iterator[bytes]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,3 +96,59 @@ def children_of(pid: int) -> list[int]:
 
 def events_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "events.jsonl").read_bytes().splitlines()]
+
+
+class _Bodies(asyncio.Protocol):
+    """Keeps each request's body and answers it with three tokens."""
+
+    def __init__(self, kept: list[bytes]) -> None:
+        self.kept = kept
+        self.buffer = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        while b"\r\n\r\n" in self.buffer:
+            head, _, rest = self.buffer.partition(b"\r\n\r\n")
+            length = 0
+            for line in head.lower().split(b"\r\n"):
+                if line.startswith(b"content-length:"):
+                    length = int(line.partition(b":")[2])
+            if len(rest) < length:
+                return
+            body, self.buffer = rest[:length], rest[length:]
+            self.answer(body)
+
+    def answer(self, body: bytes) -> None:
+        tokens = 1
+        if body:
+            self.kept.append(body)
+            tokens = json.loads(body)["max_tokens"]
+        usage: dict[str, Any] = {"prompt_tokens": 1, "completion_tokens": tokens}
+        text = {"choices": [{"index": 0, "text": "a", "finish_reason": "length"}], "usage": usage}
+        stream = b"data: " + json.dumps(text).encode() + b"\n\ndata: [DONE]\n\n"
+        self.transport.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+            b"content-length: %d\r\n\r\n%b" % (len(stream), stream)
+        )
+
+
+@contextmanager
+def recorder() -> Iterator[tuple[str, Any]]:
+    """A server in a thread of its own that keeps the bodies; (URL, what it has kept)."""
+    loop = asyncio.new_event_loop()
+    kept: list[bytes] = []
+    server = loop.run_until_complete(loop.create_server(lambda: _Bodies(kept), "127.0.0.1", 0))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    port = server.sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}", lambda: list(kept)
+    finally:
+        loop.call_soon_threadsafe(server.close)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

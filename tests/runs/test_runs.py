@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.runs.conftest import call, events_of, records_of, truth
+from tests.runs.conftest import call, events_of, recorder, records_of, truth
 
 MEASURED = (0, 4)
 """The run was made; on a busy machine its verdict may well be INVALID."""
@@ -43,7 +38,7 @@ def test_the_union_of_what_workers_send_is_the_trace(
 
 def test_both_targets_of_a_comparison_get_the_same_bytes(tmp_path: Path) -> None:
     """The same trace and seed give the same requests, to each target and in each run."""
-    with _recorder() as (first, first_bodies), _recorder() as (second, second_bodies):
+    with recorder() as (first, first_bodies), recorder() as (second, second_bodies):
         for _ in range(2):
             done = call(
                 *("compare", "--target", f"a={first}", "--target", f"b={second}"),
@@ -175,66 +170,6 @@ def test_a_key_from_a_file(tmp_path: Path, key: str, completed: int) -> None:
         assert "401" in done.stderr
 
 
-class _Bodies(asyncio.Protocol):
-    """Keeps each request's body and answers it with three tokens."""
-
-    def __init__(self, kept: list[bytes]) -> None:
-        self.kept = kept
-        self.buffer = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self.buffer += data
-        while b"\r\n\r\n" in self.buffer:
-            head, _, rest = self.buffer.partition(b"\r\n\r\n")
-            length = 0
-            for line in head.lower().split(b"\r\n"):
-                if line.startswith(b"content-length:"):
-                    length = int(line.partition(b":")[2])
-            if len(rest) < length:
-                return
-            body, self.buffer = rest[:length], rest[length:]
-            self.answer(body)
-
-    def answer(self, body: bytes) -> None:
-        tokens = 1
-        if body:
-            self.kept.append(body)
-            tokens = json.loads(body)["max_tokens"]
-        usage: dict[str, Any] = {"prompt_tokens": 1, "completion_tokens": tokens}
-        text = {"choices": [{"index": 0, "text": "a", "finish_reason": "length"}], "usage": usage}
-        stream = b"data: " + json.dumps(text).encode() + b"\n\ndata: [DONE]\n\n"
-        self.transport.write(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
-            b"content-length: %d\r\n\r\n%b" % (len(stream), stream)
-        )
-
-
-def _recorder() -> Any:
-    """A server in a thread of its own that keeps the bodies; (URL, what it has kept)."""
-
-    @contextmanager
-    def serving() -> Iterator[tuple[str, Any]]:
-        loop = asyncio.new_event_loop()
-        kept: list[bytes] = []
-        server = loop.run_until_complete(loop.create_server(lambda: _Bodies(kept), "127.0.0.1", 0))
-        thread = threading.Thread(target=loop.run_forever)
-        thread.start()
-        port = server.sockets[0].getsockname()[1]
-        try:
-            yield f"http://127.0.0.1:{port}", lambda: list(kept)
-        finally:
-            loop.call_soon_threadsafe(server.close)
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
-
-    return serving()
-
-
 def test_what_was_due_and_never_sent_is_dropped(tmp_path: Path) -> None:
     """Under a cap, a hard stop leaves a record for each request that was due and still waited."""
     with truth("--ttft-ms", "400", "--itl-ms", "1") as url:
@@ -321,7 +256,7 @@ def test_token_ids_are_sent(tmp_path: Path) -> None:
     from tests.unit.test_prompts import word_level
 
     word_level().save(str(tmp_path / "tokenizer.json"))
-    with _recorder() as (url, bodies):
+    with recorder() as (url, bodies):
         done = call(
             *("run", "--base-url", url, "--num-prompts", "5", "--model", str(tmp_path)),
             *("--request-rate", "inf", "--output-len", "2", "--input-len", "20", "--token-ids"),

@@ -64,7 +64,7 @@ async def replayed(
         seen.most_ahead = max(seen.most_ahead, len(seen.prepared) - len(seen.fired))
         return f"request {shot.seq}"
 
-    async def fire(shot: Shot, request: str, due_s: float) -> None:
+    async def fire(shot: Shot, request: str, due_s: float) -> float:
         assert request == f"request {shot.seq}"
         seen.fired.append(shot.seq)
         seen.due_s.append(due_s - seen.origin_s)
@@ -80,6 +80,7 @@ async def replayed(
             seen.ended.append(shot.seq)
         finally:
             seen.in_flight -= 1
+        return monotonic()
 
     def announce() -> None:
         seen.announced += 1

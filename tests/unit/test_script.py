@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from loadgen.prompts import PromptMaker
+from loadgen.prompts import PromptMaker, Recipe, load_tokenizer
 from loadgen.script import Script
 from loadgen.trace import Trace, read_trace, trace_bytes
+from loadgen.trace.sessions import Sessions, sessions_of
 from loadgen.trace.trace import parse_trace
+from tests.unit.test_prompts import TOKENIZERS, Build, word_level
 
 
 def made_trace(*tokens: int, **columns: object) -> Trace:
@@ -69,3 +72,117 @@ def test_the_seed_and_nothing_else_changes_the_text(tmp_path: Path) -> None:
     backwards = [script.prompt(row) for row in (2, 1, 0)]
     assert backwards[::-1] == said(read_trace(file)[0], 7)
     assert said(trace, 8) != said(trace, 7)
+
+
+def conversation(*turns: tuple[int, int], **more: object) -> tuple[Trace, Sessions]:
+    """Turns of one session, with so many prompt and output tokens."""
+    payload = tuple({"session_id": "s"} for _ in turns)
+    inputs, outputs = (np.array(side) for side in zip(*turns, strict=True))
+    trace = Trace(np.arange(len(turns)) * 1.0, inputs, outputs, None, more.get("payload", payload))  # type: ignore[arg-type]
+    sessions = sessions_of(trace)
+    assert sessions is not None
+    return trace, sessions
+
+
+TURNS = ((600, 40), (700, 30), (760, 9), (1500, 50), (1600, 2))
+
+
+@pytest.mark.parametrize("build", TOKENIZERS.values(), ids=TOKENIZERS)
+def test_a_conversation_as_one_text(build: Build, tmp_path: Path) -> None:
+    """Each turn begins with the one before it and is exactly as long as the trace says."""
+    build().save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path)
+    trace, sessions = conversation(*TURNS)
+    script = Script(trace, PromptMaker(0, tokenizer, Recipe(overhead_tokens=3)), sessions)
+    texts = [str(script.prompt(row)) for row in range(5)]
+    assert [tokenizer(text) + 3 for text in texts] == [tokens for tokens, _ in TURNS]
+    assert all(after.startswith(before + " ") for before, after in pairwise(texts))
+    again = Script(trace, PromptMaker(0, tokenizer, Recipe(overhead_tokens=3)), sessions)
+    assert [again.prompt(row) for row in (4, 2, 2, 3, 0, 1)] == [
+        texts[row] for row in (4, 2, 2, 3, 0, 1)
+    ]
+
+
+@pytest.mark.parametrize("build", TOKENIZERS.values(), ids=TOKENIZERS)
+def test_a_conversation_as_messages(build: Build, tmp_path: Path) -> None:
+    """In a chat, questions and scripted answers alternate, each of its own exact length, and the
+    template's tokens are counted in."""
+    build().save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path)
+    special = tokenizer("")
+    template, exchange = 20, 9
+    recipe = Recipe(overhead_tokens=template - special, exchange_tokens=exchange)
+    trace, sessions = conversation(*TURNS)
+    script = Script(trace, PromptMaker(0, tokenizer, recipe), sessions, is_chat=True)
+    assert isinstance(script.prompt(0), str)
+    before: list[dict[str, str]] = [{"role": "user", "content": str(script.prompt(0))}]
+    for row in range(1, 5):
+        messages = script.prompt(row)
+        assert isinstance(messages, list)
+        assert messages[:-2] == before
+        assert [m["role"] for m in messages] == ["user", "assistant"] * row + ["user"]
+        counts = [len(tokenizer.ids(message["content"])) for message in messages]
+        assert sum(counts) + template + row * exchange == TURNS[row][0]
+        assert counts[1::2] == [answer for _, answer in TURNS[:row]]
+        before = messages
+    again = Script(trace, PromptMaker(0, tokenizer, recipe), sessions, is_chat=True)
+    assert again.prompt(4) == before
+
+
+@pytest.mark.parametrize("is_chat", [False, True])
+def test_a_turn_without_room_for_its_history_begins_anew(is_chat: bool) -> None:
+    """As a client does that cut its history: the turn has its length, and shares nothing."""
+    trace, sessions = conversation((100, 50), (120, 10), (140, 10))
+    script = Script(trace, PromptMaker(0), sessions, is_chat=is_chat)
+    second = script.prompt(1)
+    assert isinstance(second, str)
+    assert len(second.split()) == 120
+    third = script.prompt(2)
+    start = third if isinstance(third, str) else third[0]["content"]  # type: ignore[call-overload, index]
+    assert start.startswith(second)
+    assert not second.startswith(str(script.prompt(0))[:30])
+
+
+def test_a_turn_after_the_traces_own_text_begins_anew() -> None:
+    """What is said in a text that we did not make is not known to have a length."""
+    own = {"session_id": "s"}
+    trace, sessions = conversation((9, 1), (90, 5), payload=(own | {"prompt": "hi"}, own))
+    script = Script(trace, PromptMaker(0), sessions)
+    assert script.prompt(0) == "hi"
+    assert len(str(script.prompt(1)).split()) == 90
+
+
+def test_a_conversation_of_token_ids(tmp_path: Path) -> None:
+    """Ids go on from the ids before them, and are as many as was asked."""
+    word_level().save(str(tmp_path / "tokenizer.json"))
+    trace, sessions = conversation(*TURNS)
+    maker = PromptMaker(0, load_tokenizer(tmp_path), Recipe(as_ids=True))
+    script = Script(trace, maker, sessions)
+    said_ids = [script.prompt(row) for row in range(5)]
+    assert [len(ids) for ids in said_ids] == [tokens for tokens, _ in TURNS]
+    assert all(list(b)[: len(a)] == list(a) for a, b in pairwise(said_ids))
+
+
+def test_many_sessions_at_once_are_the_same_as_one_after_another() -> None:
+    """What is kept of conversations under way is bounded, and changes no text."""
+    count = 700
+    payload = tuple({"session_id": n % (count // 2)} for n in range(count))
+    trace = Trace(
+        np.arange(count) * 1.0,
+        np.where(np.arange(count) < count // 2, 20, 40),
+        np.full(count, 5),
+        None,
+        payload,
+    )
+    sessions = sessions_of(trace)
+    script = Script(trace, PromptMaker(0), sessions)
+    at_once = [script.prompt(row) for row in range(count)]
+    alone = [Script(trace, PromptMaker(0), sessions).prompt(row) for row in (0, 350, 699)]
+    assert alone == [at_once[row] for row in (0, 350, 699)]
+
+
+def test_a_rows_own_sampling() -> None:
+    """Fields of a row are its own; other rows have none."""
+    trace = made_trace(1, 1, payload=({"sampling": {"seed": 4}}, {}))
+    script = Script(trace, PromptMaker(0))
+    assert [script.sampling(row) for row in (0, 1)] == [{"seed": 4}, {}]

@@ -278,9 +278,6 @@ def test_rows_are_sorted_stably_and_start_at_0() -> None:
         (b'{"timestamp":0,"input_length":1,"output_length":1,"hash_ids":["a",{}]}', "hash_ids"),
         (b'{"timestamp":0,"input_length":1,"output_length":1,"prompt":5}', "prompt"),
         (b'{"timestamp":0,"input_length":1,"output_length":1,"messages":"hi"}', "messages"),
-        (b'{"timestamp":0,"input_length":1,"output_length":1,"session_id":"s"}', "session_id"),
-        (b'{"timestamp":0,"input_length":1,"output_length":1,"delay":3}', "delay"),
-        (b'{"timestamp":0,"input_length":1,"output_length":1,"sampling":{}}', "sampling"),
         (b'{"timestamp":0,"input_length":1,"output_length":1,"colour":1}', "colour"),
         (b'{"timestamp":0,"input_length":1,"output_length":1,"a\\nb":1}', "b"),
     ],
@@ -294,6 +291,34 @@ def test_a_bad_line_is_named(line: bytes, words: str) -> None:
     assert message.startswith("t.jsonl:3: ")
     assert words in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ('"session_id":""', "session_id"),
+        ('"session_id":null', "session_id"),
+        ('"session_id":[1]', "session_id"),
+        ('"session_id":true', "session_id"),
+        ('"session_id":"s","delay":-1', "delay"),
+        ('"session_id":"s","delay":"1"', "delay"),
+        ('"session_id":"s","delay":true', "delay"),
+        ('"sampling":[]', "sampling"),
+        ('"sampling":{"top_k":1}', "top_k"),
+        ('"sampling":{"temperature":3}', "temperature"),
+        ('"sampling":{"top_p":0}', "top_p"),
+        ('"sampling":{"seed":1.5}', "seed"),
+        ('"sampling":{"seed":true}', "seed"),
+        ('"delay":3', "delay"),
+    ],
+)
+def test_a_bad_session_or_sampling_is_named(extra: str, words: str) -> None:
+    """What a row says of its session and sampling is checked, and the line is named."""
+    line = f'{{"timestamp":0,"input_length":1,"output_length":1,{extra}}}'
+    with pytest.raises(TraceError, match=words) as caught:
+        parse(GOOD, line.encode())
+    assert str(caught.value).startswith("t.jsonl:2: ")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -202,14 +202,14 @@ def test_aiperfs_files(tmp_path: Path) -> None:
             "aiperf",
             b'{"session_id":"s","turns":[{"text":"x"}]}',
             "session_id",
-            "cannot be replayed yet",
+            "cannot be imported",
         ),
         ("aiperf", b'{"messages":["x"],"output_length":1}', "messages", "chat messages"),
         (
             "loadgen",
             b'{"timestamp":0,"input_length":1,"output_length":1,"delay":3}',
             "delay",
-            "cannot be replayed yet",
+            "cannot be imported",
         ),
     ],
 )  # fmt: skip
