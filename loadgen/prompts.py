@@ -8,6 +8,7 @@ see what a trace says. It knows no endpoint and no schedule; `client/sizing.py` 
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -93,6 +94,12 @@ def find_tokenizer(model: str) -> Path | None:
         return file if file.is_file() else None
     except (OSError, ValueError):  # a name that no path can have
         return None
+
+
+def sha256_of_tokenizer(path: Path) -> str:
+    """Of `tokenizer.json`, or of the one in a directory."""
+    file = path / "tokenizer.json" if path.is_dir() else path
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from loadgen.client.client import Client
 from loadgen.client.negotiate import Agreement, probe
 from loadgen.client.openai import BodyOptions, Feature
 from loadgen.errors import TargetNotReady
-from loadgen.prompts import WORDS, PromptMaker, Recipe, TextTokenizer
+from loadgen.prompts import WORDS, PromptMaker, Recipe, TextTokenizer, sha256_of_tokenizer
 
 _SEED: Final = 2**32
 """No run has it, so that no probe warms a cache for a prompt."""
@@ -56,16 +56,24 @@ class Sizing:
     """Of each target: tokens in every prompt that are not its text; None where it is not known."""
 
     def as_json(self) -> dict[str, Any]:
-        """For the run's header."""
+        """For the run's header: with the trace and the seed, all that the bytes sent depend on."""
         recipe = self.recipe
-        shown: dict[str, Any] = {"made_with": str(self.made_with)}
+        shown: dict[str, Any] = {
+            "made_with": str(self.made_with),
+            "overhead_tokens": recipe.overhead_tokens,
+            "exchange_tokens": recipe.exchange_tokens,
+        }
+        if recipe.tokenizer is not None:
+            shown["tokenizer_sha256"] = sha256_of_tokenizer(recipe.tokenizer)
         if self.made_with is MadeWith.CALIBRATION:
             mean_chars = 1 + sum(map(len, recipe.words)) / len(recipe.words)
-            shown["tokens_per_word"] = round(
-                recipe.tokens_per_word + recipe.tokens_per_char * mean_chars, 4
-            )
-        if recipe.exchange_tokens:
-            shown["exchange_tokens"] = recipe.exchange_tokens
+            shown |= {
+                "words": len(recipe.words),
+                "cost_of_a_word": [recipe.tokens_per_word, recipe.tokens_per_char],
+                "tokens_per_word": round(
+                    recipe.tokens_per_word + recipe.tokens_per_char * mean_chars, 4
+                ),
+            }
         return shown
 
 

@@ -75,7 +75,14 @@ async def test_words_that_are_tokens_make_exact_prompts(endpoint: str, fixed: in
     sizing, (counts,) = await size(added, endpoint=endpoint)
     assert sizing.made_with is MadeWith.CALIBRATION
     assert sizing.fixed_tokens == (fixed,)
-    assert sizing.as_json() == {"made_with": "calibration", "tokens_per_word": 1.0}
+    assert sizing.as_json() == {
+        "made_with": "calibration",
+        "overhead_tokens": fixed,
+        "exchange_tokens": 0,
+        "words": len(WORDS),
+        "cost_of_a_word": [1.0, 0.0],
+        "tokens_per_word": 1.0,
+    }
     assert counts == list(LENGTHS)
 
 
@@ -115,6 +122,7 @@ async def test_what_a_server_adds_to_the_tokenizers_count(endpoint: str, tmp_pat
     sizing, (counts,) = await size(added, endpoint=endpoint, tokenizer=tmp_path)
     assert sizing.made_with is MadeWith.TOKENIZER
     assert sizing.fixed_tokens == ((2,) if endpoint == "completions" else (30,))
+    assert len(sizing.as_json()["tokenizer_sha256"]) == 64
     assert counts == list(LENGTHS)
 
 

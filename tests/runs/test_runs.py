@@ -277,6 +277,26 @@ def test_token_ids_are_sent(tmp_path: Path) -> None:
     assert all(r["prompt_tokens_served"] == r["prompt_tokens_asked"] for r in records)
 
 
+def test_the_tokenizer_of_a_model_that_is_a_directory(tmp_path: Path) -> None:
+    """Where the model that is served is a local directory, its tokenizer is used unasked; where two
+    targets serve models with different ones, neither is."""
+    from tests.unit.test_prompts import bytes_alone, word_level
+
+    for name, build in (("one", word_level), ("two", bytes_alone)):
+        (tmp_path / name).mkdir()
+        build().save(str(tmp_path / name / "tokenizer.json"))
+    timing = ("--ttft-ms", "5", "--itl-ms", "1", "--model")
+    results = ("--num-prompts", "4", "--result-dir", str(tmp_path / "runs"))
+    with truth(*timing, str(tmp_path / "one")) as one, truth(*timing, str(tmp_path / "two")) as two:
+        alone = call("run", "--base-url", one, *DRAW, *results)
+        both = call("compare", "--target", f"a={one}", "--target", f"b={two}", *DRAW, *results)
+    for done, made_with in ((alone, "tokenizer"), (both, "calibration")):
+        assert done.code in MEASURED, done.stderr
+        header = json.loads((done.path / "header.json").read_bytes())
+        assert header["prompts"]["made_with"] == made_with
+        assert ("tokenizer_sha256" in header["prompts"]) is (made_with == "tokenizer")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
