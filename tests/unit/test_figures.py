@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +14,9 @@ from rich.console import Console
 
 from loadgen.columns import Columns
 from loadgen.paired import Comparison, compare_paired
-from loadgen.record import Outcome, RequestRecord, TokenSource
+from loadgen.record import Outcome, RequestRecord, RunHeader, TokenSource
 from loadgen.report import rebuild
-from loadgen.report.figures import answer_of, columns_of, failures_of, pairs_of, rows_of
+from loadgen.report.figures import answer_of, columns_of, failures_of, pairs_of, prompts_of, rows_of
 from loadgen.report.text import print_result
 from loadgen.stats import Summary, summarise
 
@@ -194,3 +196,49 @@ def test_tokens_that_are_chunks_are_not_compared() -> None:
 def test_a_target_that_gave_nothing_has_no_ratio() -> None:
     """0.00x would be a speed; there is none."""
     assert "gave nothing" in answer({"a": SLOW_RECORDS, "b": NOTHING_RECORDS})
+
+
+def test_how_far_prompts_were_off() -> None:
+    """Mean and largest distance of the server's count from what was asked; a dash without one."""
+    records = [
+        made_record(n, chunks=(1.0, 2.0), prompt=10, prompt_tokens_served=served)
+        for n, served in enumerate((10, 13, 9, None))
+    ]
+    failed = made_record(
+        4, chunks=(1.0,), outcome=Outcome.TRUNCATED, prompt=10, prompt_tokens_served=99
+    )
+    summary = summarise([*records, failed])
+    assert summary.prompt_tokens_off_mean == pytest.approx(4 / 3)
+    assert summary.prompt_tokens_off_max == 3
+    found = cells({"a": summary, "b": NOTHING})
+    assert found["prompt tokens off, mean / max"] == ("1.3 / 3", "-", "")
+
+
+def header_of(made_with: str, *fixed: int | None, **more: Any) -> RunHeader:
+    header = made_header(*"ab"[: len(fixed)], prompts={"made_with": made_with} | more)
+    targets = zip(header.targets, fixed, strict=True)
+    return replace(
+        header, targets=tuple(replace(t, fixed_prompt_tokens=tokens) for t, tokens in targets)
+    )
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        (made_header("a"), []),
+        (header_of("tokenizer", 0), ["prompts: by the tokenizer, exact"]),
+        (header_of("tokenizer", 30, 30), ["exact", "a counts 30 tokens", "b counts 30 tokens"]),
+        (header_of("tokenizer", 10, 25), ["exact", "that much shorter", "the text is 10 shorter"]),
+        (header_of("tokenizer", None), ["by the tokenizer", "does not count prompts as"]),
+        (header_of("calibration", 0, tokens_per_word=1.25), ["1.25 tokens a word"]),
+        (header_of("words", None), ["a word for a token"]),
+        (header_of("a later one", None), ["prompts: a later one"]),
+    ],
+    ids=["older", "exact", "template", "differ", "another", "calibration", "words", "unknown"],
+)
+def test_what_prompts_were_measured_with(header: RunHeader, said: list[str]) -> None:
+    """One sentence for the way, and one for each target that counts more than the text."""
+    sentences = prompts_of(header)
+    assert len(sentences) == len(said)
+    for sentence, part in zip(sentences, said, strict=True):
+        assert part in sentence

@@ -95,6 +95,16 @@ def test_what_is_lost_is_told(tmp_path: Path) -> None:
     assert [line[:8] for line in parquet.lines(ExportFormat.PARQUET)] == ["the text"]
 
 
+@pytest.mark.parametrize("form", list(ExportFormat))
+def test_sessions_and_sampling_are_lost_with_a_word(form: ExportFormat, tmp_path: Path) -> None:
+    """No format of others carries them: how many rows had some is told, apart from text."""
+    payload = ({"session_id": "a"}, {"session_id": "a", "delay": 5}, {"sampling": {"seed": 1}})
+    trace = Trace(np.arange(3) * 1000.0, np.full(3, 9), np.full(3, 2), None, payload)
+    said = list(export(trace, form, tmp_path / "x").lines(form))
+    assert said[-1] == "sessions, delays and sampling of 3 request(s) are left out"
+    assert not any("text of" in line for line in said)
+
+
 gaps = st.floats(0, 1e7) | st.sampled_from([0.0, 0.5, 1.0, 1e-4, 1e-7])
 token = st.integers(1, 10_000_000)
 traces = st.lists(st.tuples(gaps, token, st.integers(1, 10_000)), min_size=1, max_size=30)
