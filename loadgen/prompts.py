@@ -22,7 +22,8 @@ from loadgen.trace.blocks import HASH_BLOCK_TOKENS
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-# Words that the vocabularies of today's models hold whole, with a space before them.
+# Words that the vocabularies of today's models hold whole, with a space before them and without:
+# the first of a text has none.
 WORDS: Final = tuple(
     """
     time year people way day man thing woman life child world school state family student group
@@ -31,17 +32,17 @@ WORDS: Final = tuple(
     eye job word business issue side kind head house service friend father power hour game line
     end member law car city community name president team minute idea body information back
     parent face others level office door health person art war history party result change
-    morning reason research girl guy moment air teacher force education foot boy age policy
+    user reason research girl key moment air teacher force education foot boy age policy
     music market sense nation plan college interest death experience effect use class control
-    field development role effort rate heart drug show leader light voice wife police mind price
+    field development role list rate heart drug show leader light voice wife map mind price
     report decision son view relationship town road arm difference value building action season
-    society tax director position player record paper space ground form event official matter
-    center couple site project activity star table need court oil situation cost industry figure
+    page tax director position player record paper space ground form event official matter
+    center color site project activity star table need court oil model cost industry figure
     street image phone data picture practice piece land product doctor wall patient worker news
     test movie north love support technology step baby computer type attention film tree source
-    organization hair look century evidence window culture chance brother energy period course
-    summer plant opportunity term letter condition choice rule south floor campaign material
-    population call economy hospital church risk fire future bank west sport
+    organization hair look century evidence window culture network brother energy period course
+    summer plant server term letter condition choice rule south floor tool material
+    population call message hospital church risk fire future bank west link
     """.split()
 )
 
