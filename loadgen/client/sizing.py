@@ -2,7 +2,7 @@
 
 With a tokenizer a probe shows what the server counts beyond it (a chat template, special tokens);
 without one, what a word costs. Prompts are then made that much shorter. All targets of a comparison
-get the same bytes, so the first target's answer is used, and the others' is written down. It is
+get the same bytes, so the first answer is used, and that of the others is written down. It is
 asked before a run and never during it.
 """
 
@@ -12,7 +12,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from loadgen.client.negotiate import Agreement, probe
 from loadgen.client.openai import BodyOptions, Feature
 from loadgen.errors import TargetNotReady
 from loadgen.prompts import WORDS, PromptMaker, Recipe, TextTokenizer, sha256_of_tokenizer
+
+Known = TypeVar("Known")
 
 _SEED: Final = 2**32
 """No run has it, so that no probe warms a cache for a prompt."""
@@ -100,7 +102,7 @@ async def size_prompts(
         maker = PromptMaker(_SEED, tokenizer, recipe)
         beyond = [await _beyond(client, option, maker, tokenizer) for client, option in each]
         fixed = [None if n is None else n + maker.special_tokens for n in beyond]
-        recipe = replace(recipe, overhead_tokens=beyond[0] or 0)
+        recipe = replace(recipe, overhead_tokens=_first(beyond) or 0)
         sizing = Sizing(recipe, MadeWith.TOKENIZER, tuple(fixed))
     else:
         found = [
@@ -108,13 +110,18 @@ async def size_prompts(
             for (client, option), info in zip(each, agreement.targets, strict=True)
         ]
         fixed = [None if own is None else own.overhead_tokens for own in found]
-        made_with = MadeWith.WORDS if found[0] is None else MadeWith.CALIBRATION
-        sizing = Sizing(found[0] or recipe, made_with, tuple(fixed))
-    is_known = sizing.fixed_tokens[0] is not None
-    if has_turns and is_known and agreement.options[0].endpoint == openai.CHAT:
-        exchange = await _exchange_tokens(*each[0], tokenizer, sizing.recipe)
+        chosen = _first(found)
+        made_with = MadeWith.WORDS if chosen is None else MadeWith.CALIBRATION
+        sizing = Sizing(chosen or recipe, made_with, tuple(fixed))
+    counts = [place for place, n in enumerate(sizing.fixed_tokens) if n is not None]
+    if has_turns and counts and agreement.options[0].endpoint == openai.CHAT:
+        exchange = await _exchange_tokens(*each[counts[0]], tokenizer, sizing.recipe)
         sizing = replace(sizing, recipe=replace(sizing.recipe, exchange_tokens=exchange))
     return sizing
+
+
+def _first(known: Sequence[Known | None]) -> Known | None:
+    return next((one for one in known if one is not None), None)
 
 
 def _countable(options: BodyOptions) -> BodyOptions:

@@ -215,7 +215,7 @@ def prompts_of(header: RunHeader) -> list[str]:
         said += f", {header.prompts.get('tokens_per_word')} tokens a word"
     sentences = [f"prompts: {said}"]
     fixed = [(target.name, target.fixed_prompt_tokens) for target in header.targets]
-    used = fixed[0][1]
+    used = next((tokens for _, tokens in fixed if tokens is not None), None)
     for name, tokens in fixed:
         if made_with == "tokenizer" and tokens is None:
             sentences.append(

@@ -141,6 +141,15 @@ async def test_targets_that_add_differently() -> None:
     assert counts == [list(LENGTHS), [tokens + 15 for tokens in LENGTHS]]
 
 
+async def test_a_first_target_that_tells_nothing() -> None:
+    """Then prompts are made for the next one that counts."""
+    silent = {"usage": "never", "template_tokens": 10}
+    sizing, _ = await size(silent, {"template_tokens": 25}, endpoint="chat")
+    assert sizing.made_with is MadeWith.CALIBRATION
+    assert sizing.fixed_tokens == (None, 25)
+    assert sizing.recipe.overhead_tokens == 25
+
+
 async def test_token_ids_are_taken(tmp_path: Path) -> None:
     """Prompts of ids go to completions, and are counted exactly, whatever is added to a text."""
     with_special_tokens().save(str(tmp_path / "tokenizer.json"))
