@@ -41,6 +41,7 @@ from loadgen.progress import Progress
 from loadgen.report import rebuild
 from loadgen.report_cli import INVALID, add_check, add_report, print_json, show
 from loadgen.run import Finished, describe_load, run
+from loadgen.runs_cli import add_runs
 from loadgen.selfcheck import check
 from loadgen.trace_cli import add_trace
 from loadgen.verdict import Grade
@@ -85,6 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_compare(commands)
     add_report(commands)
     add_check(commands)
+    add_runs(commands)
     _add_selfcheck(commands)
     return parser
 
