@@ -102,8 +102,11 @@ def engine_config(settings: Settings, prompts: Prompts, cores: int) -> EngineCon
         dtype=settings.dtype,
         device=settings.device,
         attention=settings.attention,
+        cache=settings.cache,
+        compile=settings.compile,
         threads=settings.threads or cores,
         batch_size=settings.batch_size,
+        max_model_len=prompts.max_model_len,
         eos_ids=prompts.eos_ids,
         pad_id=prompts.pad_id,
     )
