@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from running import Start, Static, wait_until
+from running import Start, Static, model_pid, wait_until
 
 from servers.local import REPOSITORY, ServerError, start_static
 from servers.static.batcher import Batcher
@@ -102,13 +102,6 @@ def test_a_large_body_is_refused(narrow: Static) -> None:
         refused = narrow.client.post("/v1/completions", content=content, headers=headers)
         assert (refused.status_code, refused.json()["error"]["code"]) == (413, 413)
     assert narrow.completion(prompt="a", max_tokens=1).status_code == 200
-
-
-def model_pid(static: Static) -> int:
-    """The process id of the model's process, the server's only child."""
-    children = Path(f"/proc/{static.process.pid}/task/{static.process.pid}/children").read_text()
-    (pid,) = (int(word) for word in children.split())
-    return pid
 
 
 def test_the_models_process_is_replaced(start: Start) -> None:
@@ -318,6 +311,8 @@ async def stop_as_a_batch_forms(parts: Parts) -> list[dict[str, Any]]:
     said: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context))
     tasks = await parts.start()
+    for _ in range(20):  # turns of the event loop, until the batcher waits for a job
+        await asyncio.sleep(0)
     job = three_tokens(5)
     parts.batcher.submit(job)
     await parts.model.stop()
