@@ -45,8 +45,8 @@ def _at_least(minimum: int) -> Callable[[str], int]:
     return whole_number
 
 
-def parse(arguments: Sequence[str] | None = None) -> Settings:
-    """Settings from the command line; exits with code 2 and one line on a wrong flag."""
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m servers.static",
         description="Serve a causal language model in static batches behind OpenAI's API.",
@@ -133,6 +133,12 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         help="required of clients as a bearer token "
         "(better: the environment variable STATIC_API_KEY)",
     )
+    return parser
+
+
+def parse(arguments: Sequence[str] | None = None) -> Settings:
+    """Settings from the command line; exits with code 2 and one line on a wrong flag."""
+    parser = build_parser()
     values = vars(parser.parse_args(arguments))
     if values["max_wait_ms"] < 0 or values["drain_timeout_s"] < 0:
         parser.error("--max-wait and --drain-timeout must not be negative")

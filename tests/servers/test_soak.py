@@ -1,8 +1,8 @@
 """The static server under siege: twice its capacity, and clients that hang up.
 
-Ten minutes by hand with `scripts/test --long`; `LOADGEN_SOAK_S` says otherwise. Prints one JSON line
-of figures. What it is held to: memory that does not grow, no request that is stuck, counters that
-add up on both sides, and in the end a model's process killed under the same load.
+Ten minutes by hand with `scripts/test --long`; `LOADGEN_SOAK_S` says otherwise. Prints its figures
+as JSON lines. What it is held to: memory that does not grow, no request that is stuck, counters
+that add up on both sides, and in the end a model's process killed under the same load.
 """
 
 import asyncio
@@ -179,11 +179,13 @@ class Counts:
             counts[name] = metric(f"static_{name}")
         return counts
 
+    def _idle(self) -> bool:
+        gauges = ("num_requests_waiting", "num_requests_running", "batch_slots_held")
+        return all(self._static.metric(f"static_{name}") == 0 for name in gauges)
+
     def since(self) -> dict[str, int]:
         """Increments, once nothing waits and nothing runs."""
-        for gauge in ("num_requests_waiting", "num_requests_running", "batch_slots_held"):
-            name = f"static_{gauge}"
-            wait_until(lambda name=name: self._static.metric(name) == 0, f"{name} is 0", 60)  # type: ignore[misc]
+        wait_until(self._idle, "nothing waits and nothing runs", 60)
         return {name: int(now - self._before[name]) for name, now in self._now().items()}
 
 
