@@ -57,20 +57,17 @@ class Engine:
         self._device = torch.device("cuda" if on_cuda else "cpu")
         if not on_cuda:
             torch.set_num_threads(config.threads)
-        dtype = (
-            _hf.AutoConfig.from_pretrained(config.model).dtype
-            if config.dtype == "auto"
-            else getattr(torch, config.dtype)
-        )
+        dtype = "auto" if config.dtype == "auto" else getattr(torch, config.dtype)
+        own_dtype = _hf.AutoConfig.from_pretrained(config.model).dtype
         attention = choose_attention(
             config.attention,
-            half=dtype in (torch.bfloat16, torch.float16),
+            half=(own_dtype if dtype == "auto" else dtype) in (torch.bfloat16, torch.float16),
             static_cache=config.cache == "static",
             # Says no as well where there is no device for it.
             flash_usable=on_cuda and _hf.utils.is_flash_attn_2_available(),
         )
         model = _hf.AutoModelForCausalLM.from_pretrained(
-            config.model, dtype=dtype or "auto", attn_implementation=attention
+            config.model, dtype=dtype, attn_implementation=attention
         )
         self._model = model.to(self._device).eval()
         # How rows end and are drawn comes with each row: the model's own defaults must not mix in.

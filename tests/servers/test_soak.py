@@ -44,26 +44,39 @@ class Tally:
 class Siege:
     """Draws requests from a seed and sends them."""
 
-    def __init__(self, client: httpx.AsyncClient, seed: int) -> None:
+    def __init__(self, client: httpx.AsyncClient, seed: int, capacity: float = 1.0) -> None:
+        """`capacity` is what the server can serve, in requests/s; it may be put right meanwhile."""
         self._client = client
         self._draw = random.Random(seed)
+        self.capacity = capacity
         self.tally = Tally()
 
-    async def at_once(self, count: int) -> float:
-        """Requests/s that are served, of `count` sent at once by clients that stay."""
+    async def at_once(self, count: int) -> None:
+        """Send `count` requests of clients that stay, and learn the capacity from them."""
         start_s = time.monotonic()
         await asyncio.gather(*[self._one(None) for _ in range(count)])
-        return count / (time.monotonic() - start_s)
+        self.capacity = count / (time.monotonic() - start_s)
 
-    async def open_loop(self, capacity: float, duration_s: float) -> None:
+    async def follow(self, static: Static) -> None:
+        """Learn the capacity anew every ten seconds, from the rows of the batches: a machine is not
+        always equally fast.
+        """
+        rows_before = await asyncio.to_thread(static.metric, "static_batch_rows_sum")
+        while True:
+            await asyncio.sleep(10)
+            rows = await asyncio.to_thread(static.metric, "static_batch_rows_sum")
+            self.capacity = max(1.0, (rows - rows_before) / 10)
+            rows_before = rows
+
+    async def open_loop(self, duration_s: float) -> None:
         """Send at twice the capacity whatever comes back, until each request has ended."""
-        # As long as a full queue takes: most who would leave do, while they wait or are served.
-        longest_stay_s = MAX_QUEUE / capacity
         due_s, end_s = time.monotonic(), time.monotonic() + duration_s
         async with asyncio.TaskGroup() as shots:
-            while (due_s := due_s + self._draw.expovariate(2 * capacity)) < end_s:
+            while (due_s := due_s + self._draw.expovariate(2 * self.capacity)) < end_s:
                 await asyncio.sleep(due_s - time.monotonic())
                 leaves = self._draw.random() < LEAVING_SHARE
+                # As long as a full queue takes: most who would leave do, waiting or being served.
+                longest_stay_s = MAX_QUEUE / self.capacity
                 stay_s = self._draw.uniform(0, longest_stay_s) if leaves else None
                 shots.create_task(self._one(stay_s))
 
@@ -224,17 +237,18 @@ async def besiege(static: Static, memory: Memory) -> tuple[Tally, float]:
     async with besieger(static) as client:
         siege = Siege(client, 1)
         await siege.at_once(MAX_QUEUE)
-        capacity = await siege.at_once(MAX_QUEUE)
-        watch = asyncio.create_task(memory.watch())
-        await siege.open_loop(capacity, DURATION_S)
-        watch.cancel()
-        return siege.tally, capacity
+        await siege.at_once(MAX_QUEUE)
+        beside = [asyncio.create_task(work) for work in (memory.watch(), siege.follow(static))]
+        await siege.open_loop(DURATION_S)
+        for task in beside:
+            task.cancel()
+        return siege.tally, siege.capacity
 
 
 async def besiege_and_kill(static: Static, capacity: float) -> Tally:
     async with besieger(static) as client:
-        siege = Siege(client, 2)
-        load = asyncio.create_task(siege.open_loop(capacity, KILL_LOAD_S))
+        siege = Siege(client, 2, capacity)
+        load = asyncio.create_task(siege.open_loop(KILL_LOAD_S))
         await asyncio.sleep(KILL_LOAD_S / 4)
         os.kill(model_pid(static), signal.SIGKILL)
         await load
@@ -266,6 +280,7 @@ def test_the_server_under_siege(start: Start) -> None:
     assert set(tally.outcomes) == {"ok", "429", "left"}
     assert since["error"] == 0
     adds_up(since, tally)
+    assert tally.sent / since["batch_rows_sum"] > 1.8, "the load was not twice the capacity"
     for name, (share, _) in growth.items():
         assert share < GROWTH_LIMIT, (name, share)
     wait_until(lambda: open_files(static.process.pid) <= files_before + 1, "connections close")
