@@ -67,7 +67,7 @@ class Run:
 
 def read_run(path: Path) -> Run:
     """Open a run directory; raises RunDirectoryError where it is none."""
-    header = _read_header(path)
+    header = read_header(path)
     files = _record_files(path)
     events = path / EVENTS
     health: list[WorkerHealth] = []
@@ -134,7 +134,8 @@ def _ends_torn(file: Path) -> bool:
     return False
 
 
-def _read_header(path: Path) -> RunHeader:
+def read_header(path: Path) -> RunHeader:
+    """What was run at `path`; raises RunDirectoryError."""
     file = path / HEADER
     try:
         raw = orjson.loads(file.read_bytes())

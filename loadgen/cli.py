@@ -20,14 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
 import uvloop
-from rich.console import Console
 
 from loadgen import __version__
-from loadgen.archive import Run, read_run
 from loadgen.ceiling import save
-from loadgen.columns import Columns
 from loadgen.config import (
     CompareConfig,
     GeneratorConfig,
@@ -41,24 +37,18 @@ from loadgen.config import (
 from loadgen.errors import ConfigError, LoadgenError
 from loadgen.exporter import Exporter
 from loadgen.flags import Parser, add_flags, take, validate
-from loadgen.gate import Finding, judge_gates, read_gate
-from loadgen.journal import write_whole
 from loadgen.progress import Progress
-from loadgen.report import Result, rebuild
-from loadgen.report.gates import as_junit, as_markdown
-from loadgen.report.text import print_result
-from loadgen.report.vllm import as_vllm_result
+from loadgen.report import rebuild
+from loadgen.report_cli import INVALID, add_check, add_report, print_json, show
 from loadgen.run import Finished, describe_load, run
+from loadgen.runs_cli import add_runs
 from loadgen.selfcheck import check
 from loadgen.trace_cli import add_trace
 from loadgen.verdict import Grade
 
 USAGE: Final = 2
-GATE_FAILED: Final = 3
-INVALID: Final = 4
 INTERRUPTED: Final = 130
 
-_TABLE_COLUMNS: Final = 100
 _AWAY_S: Final = 5.0
 """Between two tries of a round that could not begin."""
 
@@ -94,8 +84,9 @@ def build_parser() -> argparse.ArgumentParser:
     add_trace(commands)
     _add_run(commands)
     _add_compare(commands)
-    _add_report(commands)
-    _add_check(commands)
+    add_report(commands)
+    add_check(commands)
+    add_runs(commands)
     _add_selfcheck(commands)
     return parser
 
@@ -124,86 +115,12 @@ def _target_of(text: str) -> TargetConfig:
         raise ConfigError(f"--target NAME=URL: {error}") from None
 
 
-def report(arguments: argparse.Namespace) -> int:
-    """Make all results of a run directory anew, and print them; or export them."""
-    if arguments.export is not None:
-        return _export(arguments)
-    if arguments.output is not None or arguments.target is not None:
-        raise ConfigError("--output, --target: they go with --export")
-    result = rebuild(arguments.run_directory)
-    _show(result, as_json=arguments.json)
-    return INVALID if result.verdict.grade is Grade.INVALID else 0
-
-
-def _export(arguments: argparse.Namespace) -> int:
-    if arguments.output is None:
-        raise ConfigError("--export: give the file to write by -o FILE")
-    run_read = read_run(arguments.run_directory)
-    target = _target_in(run_read, arguments.target)
-    percentiles = run_read.header.config["output"]["metric_percentiles"]
-    content = as_vllm_result(run_read.header, run_read.of_target(target), target, percentiles)
-    try:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(arguments.output, orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE))
-    except OSError as error:
-        raise ConfigError(f"--output: {arguments.output}: {error.strerror}") from None
-    print(arguments.output)
-    return 0
-
-
-def _target_in(run_read: Run, asked: str | None) -> str:
-    """The target that was asked for, or the only one; raises ConfigError."""
-    names = [target.name for target in run_read.header.targets]
-    if asked is None and len(names) == 1:
-        return names[0]
-    if asked not in names:
-        raise ConfigError(f"--target: the run's targets are {', '.join(names)}; name one of them")
-    return asked
-
-
-def check_gates(arguments: argparse.Namespace) -> int:
-    """Hold a run against gates; exit code 3 where one fails, 4 where the run is INVALID."""
-    gates = [read_gate(text) for text in arguments.expression]
-    result = rebuild(arguments.run_directory)
-    target = _target_in(result.run, arguments.target)
-    baseline = None
-    if arguments.baseline is not None:
-        before = read_run(arguments.baseline)
-        names = [own.name for own in before.header.targets]
-        own = target if target in names else _target_in(before, None)
-        baseline = Columns.of(before.of_target(own))
-    findings = judge_gates(gates, result.columns[target], baseline, result.slo)
-    for finding in findings:
-        print(finding.text)
-    _write_findings(arguments, result.run.header.run_id, findings)
-    if result.verdict.grade is Grade.INVALID:
-        print("the run is INVALID: its gates say nothing (loadgen report has the reasons)")
-        return INVALID
-    return 0 if all(finding.passed for finding in findings) else GATE_FAILED
-
-
-def _write_findings(
-    arguments: argparse.Namespace, run_id: str, findings: Sequence[Finding]
-) -> None:
-    try:
-        if arguments.junit is not None:
-            write_whole(arguments.junit, as_junit(run_id, findings))
-        if arguments.github_summary:
-            path = os.environ.get("GITHUB_STEP_SUMMARY")
-            if not path:
-                raise ConfigError("--github-summary: GITHUB_STEP_SUMMARY is not set")
-            with open(path, "a", encoding="utf-8") as file:
-                file.write(as_markdown(run_id, findings))
-    except OSError as error:
-        raise ConfigError(f"{error.filename}: cannot be written: {error.strerror}") from None
-
-
 def selfcheck(arguments: argparse.Namespace) -> int:
     """Measure this machine's ceiling and error, and keep the result for later runs."""
     result = check(Progress(quiet=arguments.quiet))
     path = save(result)
     if arguments.json:
-        _print_json({"path": str(path), **result})
+        print_json({"path": str(path), **result})
         return 0
     for name in ("worker", "in all"):
         key = name.replace("worker", "per_worker").replace(" ", "_")
@@ -256,7 +173,7 @@ def _do_rounds(
             continue
         result = rebuild(finished.path)
         finished.live.judged(result.verdict.grade)
-        _show(result, as_json=arguments.json)
+        show(result, as_json=arguments.json)
         paths.append(finished.path)
         if rounds.keep_runs is not None:
             for path in paths[: -rounds.keep_runs]:
@@ -310,7 +227,7 @@ def _api_key_of(arguments: argparse.Namespace) -> str | None:
 def _say_what_would_be_sent(config: RunConfig, *, as_json: bool) -> int:
     load = describe_load(config)
     if as_json:
-        _print_json(load)
+        print_json(load)
         return 0
     for name, url in load.pop("targets").items():
         print(f"target {name}: {url}")
@@ -340,23 +257,6 @@ def _run_config(arguments: argparse.Namespace, targets: list[TargetConfig]) -> R
             "output": validate(OutputConfig, take(OutputConfig, arguments)),
         },
     )
-
-
-def _show(result: Result, *, as_json: bool) -> None:
-    if as_json:
-        shown = {"run_directory": str(result.run.path), **result.as_json()}
-        if len(result.summaries) > 1:
-            shown["comparison"] = result.comparison()
-        _print_json(shown)
-        return
-    console = Console(width=None if sys.stdout.isatty() else _TABLE_COLUMNS, highlight=False)
-    print_result(result, console)
-    console.print(f"report: {result.run.path / 'report.html'}", soft_wrap=True, markup=False)
-
-
-def _print_json(content: dict[str, Any]) -> None:
-    option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    sys.stdout.write(orjson.dumps(content, option=option).decode())
 
 
 def _add_run(commands: Any) -> None:
@@ -423,54 +323,6 @@ def _add_run_flags(command: argparse.ArgumentParser, call: Any) -> None:
     add_flags(command, "results", OutputConfig)
     add_flags(command, "trace, where no file is given", GeneratorConfig)
     command.set_defaults(call=call)
-
-
-def _add_report(commands: Any) -> None:
-    command = commands.add_parser(
-        "report",
-        help="make the results of a run directory anew",
-        description="Make summary, comparison, Parquet and HTML anew from a run's records, "
-        "also where the run was killed.",
-        epilog="example: loadgen report runs/20260101T120000Z-compare-1a2b",
-    )
-    command.add_argument("run_directory", type=Path, metavar="RUN_DIR", help="a directory in runs/")
-    command.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    command.add_argument(
-        "--export",
-        choices=["vllm"],
-        help="write one target's records in another tool's form: vllm is the detailed result of "
-        "`vllm bench serve`, by its own formulas",
-    )
-    command.add_argument("--target", metavar="NAME", help="the target to export, where several are")
-    command.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to export to")
-    command.set_defaults(call=report)
-
-
-def _add_check(commands: Any) -> None:
-    command = commands.add_parser(
-        "check",
-        help="hold a run against gates, for CI",
-        description="Hold a run against gates. Absolute: 'ttft_p99<500ms', 'error_share<=1%'. "
-        "Relative to a baseline run: 'output_throughput>-5%' (at most 5 % less), 'e2e_p50<+10%'; "
-        "a change within the noise does not fail. Metrics: output_throughput, request_throughput, "
-        "goodput, good_share, error_share, and ttft, tpot, itl, e2e, ttft_from_due, e2e_from_due, "
-        "schedule_lag with _mean, _median or a percentile such as _p99. Exit code 3: a gate "
-        "failed; 4: the run is INVALID.",
-        epilog="example: loadgen check runs/new ttft_p99<500ms --baseline runs/old",
-    )
-    command.add_argument("run_directory", type=Path, metavar="RUN_DIR", help="a directory in runs/")
-    command.add_argument("expression", nargs="+", metavar="EXPRESSION", help="gates, in quotes")
-    command.add_argument("--target", metavar="NAME", help="the target to check, where several are")
-    command.add_argument(
-        "--baseline", type=Path, metavar="RUN_DIR", help="the run that changes are measured from"
-    )
-    command.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit XML as well")
-    command.add_argument(
-        "--github-summary",
-        action="store_true",
-        help="append Markdown to the file that GITHUB_STEP_SUMMARY names",
-    )
-    command.set_defaults(call=check_gates)
 
 
 def _add_selfcheck(commands: Any) -> None:

@@ -6,7 +6,7 @@ exist is a dash, never a 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,6 +72,13 @@ def rows_of(summaries: dict[str, Summary], percentiles: Sequence[float]) -> list
         )
         for title, key, form in COUNTS
     ]
+    steady = [
+        None if s.steady is None else s.steady.output_tokens_per_s for s in summaries.values()
+    ]
+    if any(rate is not None for rate in steady):
+        over = (_cell(_over(rate, steady[0]), "{:.2f}x") for rate in steady[1:])
+        cells = (*(_cell(rate, "{:,.1f}") for rate in steady), *over)
+        rows.append(Row("steady tokens/s", cells))
     for title, key in LATENCIES:
         for part in ("mean", *map(percentile_name, percentiles)):
             values = [headline[name][key].get(part) for name in names]
@@ -97,7 +104,7 @@ def rows_of(summaries: dict[str, Summary], percentiles: Sequence[float]) -> list
                     starts_group=key == GOODPUT[0][1],
                 )
             )
-    rows.append(_lag_row(summaries, len(ratios)))
+    rows += _from_due_rows(summaries, percentiles)
     rows.append(_prompt_row(summaries, len(ratios)))
     return rows
 
@@ -194,6 +201,40 @@ def failures_of(summary: Summary) -> str:
     )
 
 
+def _from_due_rows(summaries: dict[str, Summary], percentiles: Sequence[float]) -> Iterator[Row]:
+    """What the trace asked for beside what was done: rates, lag, and the latencies from due."""
+    rates = [
+        (
+            _cell(summary.request_rate_asked, "{:,.3f}"),
+            _cell(summary.request_rate_sent, "{:,.3f}"),
+        )
+        for summary in summaries.values()
+    ]
+    blank = [""] * (len(summaries) - 1)
+    for title, number in (("requests/s asked", 0), ("requests/s sent", 1)):
+        yield Row(title, (*(rate[number] for rate in rates), *blank), starts_group=number == 0)
+    lags = [_at(summary.schedule_lag_s, 99.0) for summary in summaries.values()]
+    yield Row("schedule lag p99, ms", (*(_cell(lag, "{:,.1f}", 1000) for lag in lags), *blank))
+    for title, name in (("TTFT", "ttft_from_due_s"), ("E2E", "e2e_from_due_s")):
+        for percentile in percentiles[-1:]:
+            values = [_at(getattr(summary, name), percentile) for summary in summaries.values()]
+            yield Row(
+                f"{title} from due {percentile_name(percentile)}, ms",
+                (
+                    *(_cell(value, "{:,.1f}", 1000) for value in values),
+                    *(_cell(_over(value, values[0]), "{:.2f}x") for value in values[1:]),
+                ),
+            )
+
+
+def _at(values: Distribution | None, percentile: float) -> float | None:
+    return None if values is None else values.at(percentile)
+
+
+def _over(value: float | None, baseline: float | None) -> float | None:
+    return None if value is None or not baseline else value / baseline
+
+
 def _prompt_row(summaries: dict[str, Summary], ratios: int) -> Row:
     """How far prompts were from the length that was asked for, by the server's own count."""
     cells = [
@@ -241,12 +282,6 @@ _MADE_WITH: Final = {
     "words": "a word for a token; no tokenizer was given, and no count was told",
     "trace": "the trace's own text",
 }
-
-
-def _lag_row(summaries: dict[str, Summary], ratios: int) -> Row:
-    lags: list[Distribution | None] = [summary.schedule_lag_s for summary in summaries.values()]
-    cells = [_cell(None if lag is None else lag.at(99.0), "{:,.1f}", 1000) for lag in lags]
-    return Row("schedule lag p99, ms", (*cells, *([""] * ratios)), starts_group=True)
 
 
 def _cell(value: float | None, form: str, factor: float = 1.0) -> str:

@@ -11,10 +11,11 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
@@ -35,6 +36,39 @@ from servers.static.replies import ChatFormat, CompletionFormat, Events, Format,
 from servers.static.settings import Settings
 from servers.static.wire import EngineConfig
 
+# The OpenAPI document's responses beside those of FastAPI, whose 422 this server never gives.
+_ERROR_SCHEMA = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": "integer"},
+            },
+        }
+    },
+}
+_ERROR = {
+    "description": "OpenAI's error JSON",
+    "content": {"application/json": {"schema": _ERROR_SCHEMA}},
+}
+_ERRORS: dict[int | str, dict[str, Any]] = {"4XX": _ERROR, "5XX": _ERROR}
+_GENERATION: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The whole answer, or with `stream` server-sent events",
+        "content": {"application/json": {}, "text/event-stream": {}},
+    },
+    **_ERRORS,
+}
+_HEALTH: dict[int | str, dict[str, Any]] = {503: {"description": "No model that can run a batch"}}
+_METRICS: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Prometheus's text format", "content": {"text/plain": {}}}
+}
 _KINDS = {404: "NotFoundError", 405: "MethodNotAllowedError"}
 # Longer texts are tokenised off the event loop, so that running streams do not pause for them.
 _LONG_TEXT_CHARS = 20_000
@@ -102,8 +136,11 @@ def engine_config(settings: Settings, prompts: Prompts, cores: int) -> EngineCon
         dtype=settings.dtype,
         device=settings.device,
         attention=settings.attention,
+        cache=settings.cache,
+        compile=settings.compile,
         threads=settings.threads or cores,
         batch_size=settings.batch_size,
+        max_model_len=prompts.max_model_len,
         eos_ids=prompts.eos_ids,
         pad_id=prompts.pad_id,
     )
@@ -141,7 +178,7 @@ def create_app(service: Service, on_dead: Callable[[], None]) -> FastAPI:
     _add_errors(app, service.metrics)
     prompts = service.prompts
 
-    @app.post("/v1/completions", response_model=None)
+    @app.post("/v1/completions", response_model=None, responses=_GENERATION)
     async def completions(request: CompletionRequest) -> Response:
         arrived_s = time.monotonic()
         service.check(request)
@@ -152,7 +189,7 @@ def create_app(service: Service, on_dead: Callable[[], None]) -> FastAPI:
             ids = prompts.from_completion(prompt, special=special)
         return service.reply(request, ids, arrived_s)
 
-    @app.post("/v1/chat/completions", response_model=None)
+    @app.post("/v1/chat/completions", response_model=None, responses=_GENERATION)
     async def chat_completions(request: ChatRequest) -> Response:
         arrived_s = time.monotonic()
         service.check(request)
@@ -166,7 +203,7 @@ def create_app(service: Service, on_dead: Callable[[], None]) -> FastAPI:
             ids = prompts.from_messages(messages, add_generation_prompt=generation_prompt)
         return service.reply(request, ids, arrived_s)
 
-    @app.get("/v1/models")
+    @app.get("/v1/models", responses=_ERRORS)
     async def models() -> JSONResponse:
         card = {
             "id": service.settings.served_model_name,
@@ -179,13 +216,13 @@ def create_app(service: Service, on_dead: Callable[[], None]) -> FastAPI:
         }
         return JSONResponse({"object": "list", "data": [card]})
 
-    @app.get("/health")
+    @app.get("/health", responses=_HEALTH)
     async def health() -> JSONResponse:
         state = service.model.state
         body = {"status": state.value, "restarts": service.model.restarts}
         return JSONResponse(body, status_code=200 if state is State.READY else 503)
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse, responses=_METRICS)
     async def metrics() -> Response:
         return Response(service.metrics.exposition(), headers={"content-type": CONTENT_TYPE_LATEST})
 

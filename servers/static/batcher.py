@@ -2,7 +2,8 @@
 
 First in, first out. A batch forms when `batch_size` requests wait, or once the oldest has waited
 `max_wait_s` while the model is idle; while a batch runs, all others wait. A row that has ended
-holds its slot until the batch ends. With release "batch", no client is told anything before that.
+holds its slot until the batch ends, and so does one whose client has left: it is decoded on to its
+own end, for nobody. With release "batch", no client is told anything before the batch's end.
 The model's process is given rows and gives back token ids; of HTTP nothing is known here. Time
 comes from the clock that is passed in.
 """
@@ -53,24 +54,26 @@ class Batcher:
         self._note_queue()
 
     def abandon(self, job: Job) -> None:
-        """The job's client has left: free its place in the queue, or count its row as ended."""
+        """The job's client has left: free its place in the queue at once. A row of a running batch
+        stays in it until the batch ends, as static batching has it.
+        """
         if job.closed:
             return
         self._close(job, "abort")
         if job in self._waiting:
             self._waiting.remove(job)
             self._note_queue()
-        elif job in self._running:
-            # Its slot stays until the batch ends, as that of any row that has ended.
-            self._model.end_rows([self._running.index(job)])
+        else:
+            self._metrics.running.set(_in_progress(self._running))
 
     async def run(self) -> None:
         """Form and run batches until the model is dead or stopped; then refuse what still waits."""
         try:
             while True:
                 await self._model.wait_ready()
-                batch = await self._form_unless_over()
-                if self._model.state is State.READY:
+                # Who left since the batch was formed has no row yet, and gets none.
+                batch = [job for job in await self._form_unless_over() if not job.closed]
+                if batch and self._model.state is State.READY:
                     await self._run(batch)
                 else:
                     self._waiting.extendleft(reversed(batch))
@@ -80,14 +83,12 @@ class Batcher:
             self._note_queue()
 
     async def _form_unless_over(self) -> list[Job]:
-        """As `_form`, but an idle queue does not outwait the model; raises ModelDead."""
+        """As `_form`, but an idle queue does not outwait the model: no jobs once it is over."""
         form = asyncio.ensure_future(self._form())
         over = asyncio.ensure_future(self._model.wait_over())
         try:
             await asyncio.wait((form, over), return_when=asyncio.FIRST_COMPLETED)
-            if not form.done():
-                await over
-            return await form
+            return form.result() if form.done() else []
         finally:
             form.cancel()
             over.cancel()
@@ -144,12 +145,12 @@ class Batcher:
         self, batch: Sequence[Job], token_ids: Sequence[int], held: list[tuple[Job, Piece]]
     ) -> None:
         metrics = self._metrics
-        live = 0
+        useful = 0
         ended_by_text: list[int] = []
         for index, (job, token_id) in enumerate(zip(batch, token_ids, strict=True)):
             if job.ended:
                 continue
-            live += 1
+            useful += not job.closed
             piece = job.take(token_id)
             if piece.stop_reason is not None:
                 ended_by_text.append(index)  # the model's process cannot know this one
@@ -161,9 +162,9 @@ class Batcher:
             self._model.end_rows(ended_by_text)
         metrics.steps.inc()
         metrics.row_steps.inc(len(batch))
-        metrics.wasted_row_steps.inc(len(batch) - live)
-        metrics.generation_tokens.inc(live)
-        metrics.running.set(sum(not job.ended for job in batch))
+        metrics.wasted_row_steps.inc(len(batch) - useful)
+        metrics.generation_tokens.inc(useful)
+        metrics.running.set(_in_progress(batch))
 
     def _deliver(self, job: Job, piece: Piece) -> None:
         if job.closed:
@@ -184,7 +185,7 @@ class Batcher:
         self._close(job, "error")
 
     def _close(self, job: Job, reason: str) -> None:
-        job.ended = job.closed = True
+        job.closed = True
         self._metrics.by_reason[reason].inc()
         self._metrics.request_generation_tokens.observe(job.made_tokens)
 
@@ -203,3 +204,8 @@ class Batcher:
     def _note_queue(self) -> None:
         self._metrics.waiting.set(len(self._waiting))
         self._queue_changed.set()
+
+
+def _in_progress(batch: Sequence[Job]) -> int:
+    """The rows that have not ended and whose clients are there."""
+    return sum(not (job.ended or job.closed) for job in batch)

@@ -18,6 +18,15 @@ from servers.static.wire import EngineConfig, Link, Row, decode_batch, decode_co
 _hf: Any = transformers
 
 
+def choose_attention(asked: str, *, half: bool, static_cache: bool, flash_usable: bool) -> str:
+    """What `auto` stands for: FlashAttention-2 takes half precision only, and does without a static
+    cache.
+    """
+    if asked != "auto":
+        return asked
+    return "flash_attention_2" if flash_usable and half and not static_cache else "sdpa"
+
+
 class TokenStream:
     """A streamer for `generate`: sends each step's token ids. What is put first is the prompt."""
 
@@ -48,14 +57,37 @@ class Engine:
         self._device = torch.device("cuda" if on_cuda else "cpu")
         if not on_cuda:
             torch.set_num_threads(config.threads)
+        dtype = "auto" if config.dtype == "auto" else getattr(torch, config.dtype)
+        own_dtype = _hf.AutoConfig.from_pretrained(config.model).dtype
+        attention = choose_attention(
+            config.attention,
+            half=(own_dtype if dtype == "auto" else dtype) in (torch.bfloat16, torch.float16),
+            static_cache=config.cache == "static",
+            # Says no as well where there is no device for it.
+            flash_usable=on_cuda and _hf.utils.is_flash_attn_2_available(),
+        )
         model = _hf.AutoModelForCausalLM.from_pretrained(
-            config.model,
-            dtype=config.dtype if config.dtype == "auto" else getattr(torch, config.dtype),
-            attn_implementation=config.attention,
+            config.model, dtype=dtype, attn_implementation=attention
         )
         self._model = model.to(self._device).eval()
         # How rows end and are drawn comes with each row: the model's own defaults must not mix in.
         self._model.generation_config = _hf.GenerationConfig(pad_token_id=config.pad_id)
+        self._cache_options = self._cache_and_compile()
+
+    def _cache_and_compile(self) -> dict[str, Any]:
+        """What `generate` is told of cache and compilation. Left to itself, it compiles on a GPU
+        wherever the cache is static.
+        """
+        config = self._config
+        options: dict[str, Any] = {"disable_compile": not config.compile}
+        if config.cache == "static":
+            options["cache_implementation"] = "static"
+        if config.compile:
+            # One size for all batches: each other one would be compiled anew.
+            options["max_cache_len"] = config.max_model_len
+            options["compile_config"] = _hf.CompileConfig()
+            options["compile_config"]._compile_all_devices = True  # on a CPU too, if asked to
+        return options
 
     def describe(self) -> dict[str, str]:
         """What was loaded, for the log and the metrics."""
@@ -63,6 +95,8 @@ class Engine:
             "dtype": str(self._model.dtype).removeprefix("torch."),
             "device": str(self._device),
             "attention": str(self._model.config._attn_implementation),
+            "cache": self._config.cache,
+            "compiled": str(self._config.compile).lower(),
         }
 
     def warm_up(self, link: Link) -> None:
@@ -104,6 +138,7 @@ class Engine:
                 max_new_tokens=max(row.max_tokens for row in rows),
                 do_sample=False,
                 pad_token_id=pad_id,
+                **self._cache_options,
             ),
             logits_processor=processors,
             stopping_criteria=[RowEnds(rows, width, eos_ids, self._device, ended_elsewhere)],

@@ -42,7 +42,7 @@ class Job:
         self.arrived_s = arrived_s
         self.pieces: asyncio.Queue[Piece | ApiError] = asyncio.Queue()
         self.made_tokens = 0
-        self.ended = False  # its row needs no more tokens
+        self.ended = False  # its row needs no more tokens; not so because its client has left
         self.closed = False  # its client has been told the end, or has left
         self.last_token_s: float | None = None
         self._eos_ids = frozenset() if row.ignore_eos else frozenset(eos_ids)

@@ -2,8 +2,8 @@
 
 Times are seconds, counts end in `_total`, and only closed sets are labels. Where vLLM has the same
 quantity the name differs by its prefix alone. `static_row_steps_total` counts one for each row in
-each decoding step, and `static_wasted_row_steps_total` those of rows that had ended already: their
-ratio is what static batching wastes.
+each decoding step, and `static_wasted_row_steps_total` those of rows that had ended already or
+whose client had left: their ratio is what static batching wastes.
 """
 
 from prometheus_client import (
@@ -99,7 +99,8 @@ class Metrics:
         self.steps = counter("decode_steps", "Decoding steps of all batches.")
         self.row_steps = counter("row_steps", "Rows computed, summed over decoding steps.")
         self.wasted_row_steps = counter(
-            "wasted_row_steps", "Rows computed after they had ended, summed over steps."
+            "wasted_row_steps",
+            "Rows computed after they had ended or their client had left, summed over steps.",
         )
         self.batches = Counter(
             "static_batches", "Batches by how they ended.", ["result"], registry=registry

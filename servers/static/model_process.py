@@ -119,10 +119,9 @@ class ModelProcess:
             raise ModelDead(self.failure or f"the model is {self.state.value}")
 
     async def wait_over(self) -> None:
-        """Return only by raising ModelDead, when the model is given up or stopped."""
+        """Return when the model is given up or stopped."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.state in (State.DEAD, State.STOPPED))
-        raise ModelDead(self.failure or f"the model is {self.state.value}")
 
     async def batch(self, rows: Sequence[Row]) -> AsyncGenerator[list[int], None]:
         """Run a batch; yields one token id a row for each step. Raises BatchFailed."""

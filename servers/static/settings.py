@@ -26,7 +26,9 @@ class Settings:
     release: str = "finished"
     dtype: str = "auto"
     device: str = "auto"
-    attention: str = "sdpa"
+    attention: str = "auto"
+    cache: str = "dynamic"
+    compile: bool = False
     threads: int | None = None
     max_body_bytes: int = 4 << 20
     drain_timeout_s: float = 25.0
@@ -43,8 +45,8 @@ def _at_least(minimum: int) -> Callable[[str], int]:
     return whole_number
 
 
-def parse(arguments: Sequence[str] | None = None) -> Settings:
-    """Settings from the command line; exits with code 2 and one line on a wrong flag."""
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m servers.static",
         description="Serve a causal language model in static batches behind OpenAI's API.",
@@ -90,7 +92,23 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     )
     add("--dtype", choices=("auto", "bfloat16", "float16", "float32"), default=default.dtype)
     add("--device", choices=("auto", "cpu", "cuda"), default=default.device)
-    add("--attention", choices=("sdpa", "eager", "flash_attention_2"), default=default.attention)
+    add(
+        "--attention",
+        choices=("auto", "sdpa", "eager", "flash_attention_2"),
+        default=default.attention,
+        help="auto: FlashAttention-2 where it is installed and can be used, else sdpa",
+    )
+    add(
+        "--cache",
+        choices=("dynamic", "static"),
+        default=default.cache,
+        help="of keys and values. dynamic: grows with the batch; static: transformers' fixed size",
+    )
+    add(
+        "--compile",
+        action="store_true",
+        help="compile the model's forward with torch.compile; needs --cache static",
+    )
     add(
         "--threads",
         type=_at_least(1),
@@ -115,9 +133,17 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         help="required of clients as a bearer token "
         "(better: the environment variable STATIC_API_KEY)",
     )
+    return parser
+
+
+def parse(arguments: Sequence[str] | None = None) -> Settings:
+    """Settings from the command line; exits with code 2 and one line on a wrong flag."""
+    parser = build_parser()
     values = vars(parser.parse_args(arguments))
     if values["max_wait_ms"] < 0 or values["drain_timeout_s"] < 0:
         parser.error("--max-wait and --drain-timeout must not be negative")
+    if values["compile"] and values["cache"] != "static":
+        parser.error("--compile needs --cache static")
     values["served_model_name"] = values["served_model_name"] or values["model"]
     values["api_key"] = values["api_key"] or os.environ.get("STATIC_API_KEY") or None
     return Settings(**values)

@@ -23,8 +23,11 @@ class EngineConfig:
     dtype: str
     device: str
     attention: str
+    cache: str
+    compile: bool
     threads: int
     batch_size: int
+    max_model_len: int
     eos_ids: tuple[int, ...]
     pad_id: int
 

@@ -18,6 +18,8 @@ from loadgen.record import Outcome, RequestRecord
 from tests.prometheus import ALL_TIME, Prometheus, free_port, prometheus
 from tests.runs.conftest import call, truth
 
+pytestmark = pytest.mark.slow
+
 REQUESTS = 240
 
 

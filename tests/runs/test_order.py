@@ -10,7 +10,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.runs.conftest import ENVIRONMENT, call, command, events_of, records_of
+
+pytestmark = pytest.mark.slow
 
 MEASURED = (0, 4)
 DRAW = ("--num-prompts", "16", "--request-rate", "60", "--output-len", "5", "--json", "--quiet")

@@ -11,6 +11,8 @@ import pytest
 
 from tests.runs.conftest import call, events_of, recorder, records_of, truth
 
+pytestmark = pytest.mark.slow
+
 MEASURED = (0, 4)
 """The run was made; on a busy machine its verdict may well be INVALID."""
 DRAW = ("--request-rate", "100", "--output-len", "6", "--json", "--quiet")

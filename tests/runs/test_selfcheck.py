@@ -10,6 +10,8 @@ import pytest
 from loadgen.selfcheck import Load, measure
 from tests.runs.conftest import call
 
+pytestmark = pytest.mark.slow
+
 
 def test_errors_are_those_of_the_clock_that_both_share() -> None:
     """Arrival minus stamp is never negative, and small: the two processes read one clock."""

@@ -22,6 +22,8 @@ from tests.runs.conftest import (
     truth,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def slow_server() -> Iterator[str]:

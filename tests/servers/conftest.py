@@ -39,7 +39,9 @@ def start(small_model: Path, log_dir: Path) -> Iterator[Start]:
     """Starts static servers on the small model, which stop after the module."""
     running: list[Static] = []
 
-    def run(*arguments: str, batch_size: int = 4, model: Path = small_model) -> Static:
+    def run(
+        *arguments: str, batch_size: int = 4, model: Path = small_model, wait: bool = True
+    ) -> Static:
         process = start_static(
             model,
             log_dir / f"static-{time.monotonic_ns()}.log",
@@ -49,7 +51,8 @@ def start(small_model: Path, log_dir: Path) -> Iterator[Start]:
         )
         client = httpx.Client(base_url=process.base_url, timeout=60)
         running.append(Static(process, client))
-        process.wait_ready(120)
+        if wait:
+            process.wait_ready(120)
         return running[-1]
 
     yield run

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -55,6 +56,13 @@ def wait_until(condition: Callable[[], bool], what: str, limit_s: float = 30.0) 
     while not condition():
         assert time.monotonic() < deadline_s, f"still not so after {limit_s:.0f} s: {what}"
         time.sleep(0.02)
+
+
+def model_pid(static: Static) -> int:
+    """The process id of the model's process, the server's only child."""
+    children = Path(f"/proc/{static.process.pid}/task/{static.process.pid}/children").read_text()
+    (pid,) = (int(word) for word in children.split())
+    return pid
 
 
 Start = Callable[..., Static]

@@ -1,9 +1,13 @@
 """How batches form, and what rows in one batch do to each other."""
 
+import asyncio
 import json
 import shutil
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from running import Start, Static, wait_until
 
@@ -114,17 +118,34 @@ def test_top_k_one_is_greedy(static: Static) -> None:
 
 
 def test_a_client_that_leaves_a_running_batch(static: Static) -> None:
-    """A hang-up is noticed in mid-stream, its row has ended, and the batch does not run on."""
-    name, aborts = "static_request_finished_total", {"finished_reason": "abort"}
-    before = static.metric(name, **aborts)
-    body = {**row([5], 2000), "stream": True}
-    with static.client.stream("POST", "/v1/completions", json=body) as response:
-        next(response.iter_raw())
-    wait_until(lambda: static.metric(name, **aborts) == before + 1, "the hang-up is noticed")
-    steps = static.metric("static_decode_steps_total")
-    wait_until(lambda: static.metric("static_batch_slots_held") == 0, "the batch ends")
-    assert static.metric("static_decode_steps_total") - steps < 500
-    assert static.completion(**row([5], 2)).status_code == 200
+    """A hang-up is noticed in mid-stream; its row runs on, wasted, and leaves with the batch."""
+    aborts = partial(static.metric, "static_request_finished_total", finished_reason="abort")
+    told_tokens = partial(static.metric, "static_request_generation_tokens_sum")
+    before, told_before = aborts(), told_tokens()
+    counts = Counts(static)
+
+    async def one_leaves() -> tuple[dict[str, Any], dict[str, Any]]:
+        path = "/v1/completions"
+        async with httpx.AsyncClient(base_url=static.process.base_url, timeout=60) as client:
+            stays = asyncio.create_task(client.post(path, json=row([6], 300)))
+            body = {**row([5], 600), "stream": True}
+            async with client.stream("POST", path, json=body) as response:
+                await anext(response.aiter_raw())
+            await asyncio.to_thread(wait_until, lambda: aborts() == before + 1, "it is noticed")
+            assert static.metric("static_batch_slots_held") == 2
+            assert static.metric("static_num_requests_running") == 1
+            next_one = asyncio.create_task(client.post(path, json=row([7], 2)))
+            return (await stays).json(), (await next_one).json()
+
+    stayed, after = asyncio.run(one_leaves())
+    assert stayed["usage"]["completion_tokens"] == 300
+    assert after["usage"]["completion_tokens"] == 2
+    since = counts.since()
+    assert (since["batch_rows_count"], since["batch_rows_sum"]) == (2, 3)
+    assert since["decode_steps_total"] == 600 + 2
+    assert since["row_steps_total"] == 2 * 600 + 2
+    assert since["generation_tokens_total"] == told_tokens() - told_before < 300 + 300 + 2
+    assert since["wasted_row_steps_total"] == 2 * 600 - (since["generation_tokens_total"] - 2)
 
 
 def test_release_batch_holds_everything_back(start: Start) -> None:

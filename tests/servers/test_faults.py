@@ -1,6 +1,7 @@
 """What goes wrong around a batch: full queues, failing batches, dying processes, and the guard."""
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from running import Start, Static, wait_until
+from running import Start, Static, model_pid, wait_until
 
 from servers.local import REPOSITORY, ServerError, start_static
 from servers.static.batcher import Batcher
@@ -101,13 +102,6 @@ def test_a_large_body_is_refused(narrow: Static) -> None:
         refused = narrow.client.post("/v1/completions", content=content, headers=headers)
         assert (refused.status_code, refused.json()["error"]["code"]) == (413, 413)
     assert narrow.completion(prompt="a", max_tokens=1).status_code == 200
-
-
-def model_pid(static: Static) -> int:
-    """The process id of the model's process, the server's only child."""
-    children = Path(f"/proc/{static.process.pid}/task/{static.process.pid}/children").read_text()
-    (pid,) = (int(word) for word in children.split())
-    return pid
 
 
 def test_the_models_process_is_replaced(start: Start) -> None:
@@ -215,32 +209,66 @@ async def answer(job: Job) -> Piece | ApiError:
             return piece
 
 
+class Parts:
+    """A batcher and its model's process without HTTP, in batches of 2."""
+
+    def __init__(self, small_model: Path) -> None:
+        config = EngineConfig(
+            model=str(small_model),
+            dtype="auto",
+            device="cpu",
+            attention="sdpa",
+            cache="dynamic",
+            compile=False,
+            threads=1,
+            batch_size=2,
+            max_model_len=2048,
+            eos_ids=(2,),
+            pad_id=2,
+        )
+        self.metrics = Metrics(batch_size=2, max_queue=8)
+        self.model = ModelProcess(config, lambda state: None)
+        self.batcher = Batcher(
+            self.model,
+            self.metrics,
+            time.monotonic,
+            batch_size=2,
+            max_wait_s=0.0,
+            max_queue=8,
+            hold_until_end=False,
+        )
+
+    async def start(self) -> list[asyncio.Task[None]]:
+        """Both loops, once the model can run."""
+        tasks = [
+            asyncio.create_task(self.model.supervise()),
+            asyncio.create_task(self.batcher.run()),
+        ]
+        await self.model.wait_ready()
+        return tasks
+
+    def value(self, name: str) -> float:
+        """The value of a metric without labels."""
+        found = self.metrics.registry.get_sample_value(name)
+        assert found is not None
+        return found
+
+
+def three_tokens(token_id: int) -> Job:
+    row = Row(prompt_ids=(token_id,), max_tokens=3, ignore_eos=True)
+    return Job(row, lambda ids: "x" * len(ids), (2,), time.monotonic())
+
+
 async def fail_one_batch(small_model: Path) -> tuple[list[Piece | ApiError], Piece | ApiError, int]:
-    config = EngineConfig(str(small_model), "auto", "cpu", "sdpa", 1, 2, (2,), 2)
-    metrics = Metrics(batch_size=2, max_queue=8)
-    model = ModelProcess(config, lambda state: None)
-    batcher = Batcher(
-        model,
-        metrics,
-        time.monotonic,
-        batch_size=2,
-        max_wait_s=0.01,
-        max_queue=8,
-        hold_until_end=False,
-    )
-    tasks = [asyncio.create_task(model.supervise()), asyncio.create_task(batcher.run())]
-    await model.wait_ready()
-
-    def job(token_id: int) -> Job:
-        row = Row(prompt_ids=(token_id,), max_tokens=3, ignore_eos=True)
-        return Job(row, lambda ids: "x" * len(ids), (2,), time.monotonic())
-
+    parts = Parts(small_model)
+    model, batcher = parts.model, parts.batcher
+    tasks = await parts.start()
     # A token beyond the vocabulary, which the HTTP side would have refused, makes `generate` raise.
-    pair = [job(5), job(10**6)]
+    pair = [three_tokens(5), three_tokens(10**6)]
     for each in pair:
         batcher.submit(each)
     failed = [await answer(each) for each in pair]
-    after = job(5)
+    after = three_tokens(5)
     batcher.submit(after)
     survived = await answer(after)
     await model.stop()
@@ -255,3 +283,47 @@ def test_an_exception_fails_its_batch_alone(small_model: Path) -> None:
     assert [error.status for error in failed if isinstance(error, ApiError)] == [500, 500]
     assert isinstance(survived, Piece)
     assert restarts == 0
+
+
+async def leave_between_queue_and_batch(parts: Parts) -> None:
+    tasks = await parts.start()
+    gone, stays = three_tokens(5), three_tokens(6)
+    parts.batcher.submit(gone)
+    while parts.value("static_num_requests_waiting"):
+        await asyncio.sleep(0)
+    assert parts.value("static_batch_rows_count") == 0
+    parts.batcher.abandon(gone)
+    parts.batcher.submit(stays)
+    assert isinstance(await answer(stays), Piece)
+    await parts.model.stop()
+    await asyncio.wait_for(asyncio.gather(*tasks), 30)
+
+
+def test_who_left_before_the_batch_has_no_row(small_model: Path) -> None:
+    """A client that leaves after its batch was formed and before it started gets no row."""
+    parts = Parts(small_model)
+    asyncio.run(leave_between_queue_and_batch(parts))
+    assert parts.value("static_batch_rows_count") == parts.value("static_batch_rows_sum") == 1
+
+
+async def stop_as_a_batch_forms(parts: Parts) -> list[dict[str, Any]]:
+    """What the event loop had to complain of."""
+    said: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context))
+    tasks = await parts.start()
+    for _ in range(20):  # turns of the event loop, until the batcher waits for a job
+        await asyncio.sleep(0)
+    job = three_tokens(5)
+    parts.batcher.submit(job)
+    await parts.model.stop()
+    await asyncio.wait_for(asyncio.gather(*tasks), 30)
+    refused = await answer(job)
+    assert isinstance(refused, ApiError)
+    assert refused.status == 503
+    gc.collect()
+    return said
+
+
+def test_a_stop_as_a_batch_forms_is_quiet(small_model: Path) -> None:
+    """A model that stops in the moment in which a batch forms refuses it, and leaves no noise."""
+    assert asyncio.run(stop_as_a_batch_forms(Parts(small_model))) == []

@@ -73,7 +73,7 @@ def of(*names: str) -> set[str]:
 
 OUTER = of(
     *("cli", "run", "worker", "workers", "turn", "flags", "progress", "exporter", "selfcheck"),
-    *("trace_cli", "trace_report", "__main__"),
+    *("trace_cli", "trace_report", "report_cli", "runs_cli", "__main__"),
 )
 EVERYTHING = frozenset(MODULES)
 RULES = {
@@ -96,6 +96,7 @@ RULES = {
     "loadgen.stats": EVERYTHING - of("record", "columns", "slo"),
     "loadgen.verdict": EVERYTHING - of("record", "columns", "slo", "stats"),
     "loadgen.paired": EVERYTHING - of("record", "columns", "slo"),
+    "loadgen.gate": EVERYTHING - of("record", "columns", "slo", "errors"),
     "loadgen.compare": EVERYTHING - of("record", "columns", "slo", "stats", "verdict", "paired"),
     "loadgen.exporter": EVERYTHING
     - of(*("record", "columns", "slo", "stats", "verdict", "live", "errors")),

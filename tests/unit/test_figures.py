@@ -67,6 +67,23 @@ def test_rows_of_two_targets() -> None:
     assert found["schedule lag p99, ms"] == ("1.0", "1.0", "")
 
 
+def test_rows_of_what_was_asked() -> None:
+    """Asked and sent rate, lag, the latencies from due, and the steady throughput."""
+    records = [
+        made_record(n, due=float(n), start=n + 0.1, chunks=(n + 0.5, n + 0.6)) for n in range(3)
+    ]
+    twice = [
+        made_record(n, due=float(n), start=n + 0.1, chunks=(n + 1.0, n + 1.2)) for n in range(3)
+    ]
+    found = cells({"a": summarise(records), "b": summarise(twice)})
+    assert found["requests/s asked"] == ("1.000", "1.000", "")
+    assert found["requests/s sent"] == ("1.000", "1.000", "")
+    assert found["schedule lag p99, ms"] == ("100.0", "100.0", "")
+    assert found["TTFT from due p99, ms"] == ("500.0", "1,000.0", "2.00x")
+    assert found["E2E from due p99, ms"] == ("600.0", "1,200.0", "2.00x")
+    assert found["steady tokens/s"] == ("2.0", "1.5", "0.75x")
+
+
 def test_every_row_has_a_cell_for_every_column() -> None:
     """No cell is missing, whatever the targets have."""
     for summaries in ({"a": SLOW}, {"a": NOTHING, "b": FAST}, {"a": SLOW, "b": NOTHING, "c": FAST}):

@@ -1,0 +1,177 @@
+"""`loadgen runs`: the run directories of a folder, listed, labelled and pruned.
+
+It reads headers and summaries, and never records. Only what has a run's header is ever removed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from loadgen.archive import read_header
+from loadgen.errors import ConfigError, RunDirectoryError
+from loadgen.journal import HEADER, write_whole
+from loadgen.record import RunHeader
+from loadgen.report_cli import print_json
+
+_COLUMNS: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One run directory; `summary` is empty where its results have not been made."""
+
+    path: Path
+    header: RunHeader
+    summary: dict[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints of it."""
+        targets = self.summary.get("targets", {})
+        return {
+            "run_id": self.header.run_id,
+            "path": str(self.path),
+            "kind": self.header.kind,
+            "label": self.header.label,
+            "started_at": self.header.started_at,
+            "requests": self.header.requests,
+            "trace_sha256": self.header.trace_sha256,
+            "verdict": self.summary.get("verdict"),
+            "output_tokens_per_s": {
+                target.name: targets.get(target.name, {}).get("output_tokens_per_s")
+                for target in self.header.targets
+            },
+        }
+
+
+def list_runs(folder: Path) -> list[Listed]:
+    """The runs of a folder, oldest first; what is no run, or cannot be read, is left out."""
+    found = []
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder; runs are written to --result-dir")
+    for path in sorted(folder.iterdir()):
+        try:
+            header = read_header(path)
+        except RunDirectoryError:
+            continue
+        found.append(Listed(path, header, _summary_of(path)))
+    return sorted(found, key=lambda run: (run.header.started_at, run.path.name))
+
+
+def _summary_of(path: Path) -> dict[str, Any]:
+    try:
+        content = orjson.loads((path / "summary.json").read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def show_list(arguments: argparse.Namespace) -> int:
+    """Print the runs of a folder, oldest first."""
+    runs = list_runs(arguments.folder)
+    if arguments.json:
+        print_json({"runs": [run.as_json() for run in runs]})
+        return 0
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("run", "label", "requests", "output tokens/s", "verdict"):
+        table.add_column(title, justify="right" if title == "requests" else "left")
+    for run in runs:
+        shown = run.as_json()
+        rates = ", ".join(
+            f"{name} {'-' if rate is None else f'{rate:,.1f}'}"
+            for name, rate in shown["output_tokens_per_s"].items()
+        )
+        table.add_row(
+            escape(run.path.name),
+            escape(shown["label"] or ""),
+            f"{shown['requests']:,}",
+            escape(rates),
+            shown["verdict"] or "not reported",
+        )
+    Console(width=None if sys.stdout.isatty() else _COLUMNS, highlight=False).print(table)
+    return 0
+
+
+def label(arguments: argparse.Namespace) -> int:
+    """Give a run another label; its directory keeps its name, which results refer to."""
+    header = read_header(arguments.run_directory)
+    if len(arguments.label) > 200:
+        raise ConfigError("LABEL: at most 200 characters")
+    file = arguments.run_directory / HEADER
+    content = orjson.loads(file.read_bytes()) | {"label": arguments.label or None}
+    try:
+        write_whole(file, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be written: {error.strerror}") from None
+    print(f"{header.run_id}: {arguments.label or 'no label'}; `loadgen report` renews its report")
+    return 0
+
+
+def prune(arguments: argparse.Namespace) -> int:
+    """Remove all runs of a folder but the latest; with --dry-run only say which."""
+    if arguments.keep < 0:
+        raise ConfigError("--keep: a number from 0 on")
+    runs = list_runs(arguments.folder)
+    old = runs[: max(0, len(runs) - arguments.keep)]
+    for run in old:
+        if not arguments.dry_run:
+            shutil.rmtree(run.path)
+        print(f"{'would remove' if arguments.dry_run else 'removed'} {run.path}")
+    return 0
+
+
+def add_runs(commands: Any) -> None:
+    """Give the command line `loadgen runs`."""
+    runs = commands.add_parser("runs", help="list, label, prune runs", description="Runs on disk.")
+    actions = runs.add_subparsers(title="actions", metavar="ACTION", required=True)
+    command = actions.add_parser(
+        "list",
+        help="the runs of a folder",
+        description="List the runs of a folder, oldest first.",
+        epilog="example: loadgen runs list",
+    )
+    _add_folder(command)
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.set_defaults(call=show_list)
+    command = actions.add_parser(
+        "label",
+        help="give a run another label",
+        description="Give a run another label; its directory keeps its name.",
+        epilog="example: loadgen runs label runs/20260101T120000Z-run-1a2b nightly",
+    )
+    command.add_argument("run_directory", type=Path, metavar="RUN_DIR", help="a directory in runs/")
+    command.add_argument("label", metavar="LABEL", help="the new label; empty: none")
+    command.set_defaults(call=label)
+    command = actions.add_parser(
+        "prune",
+        help="remove old runs",
+        description="Remove all runs of a folder but the latest. What is no run stays.",
+        epilog="example: loadgen runs prune --keep 20",
+    )
+    _add_folder(command)
+    command.add_argument(
+        "--keep", type=int, required=True, metavar="N", help="how many of the latest stay"
+    )
+    command.add_argument("--dry-run", action="store_true", help="say what would be removed")
+    command.set_defaults(call=prune)
+
+
+def _add_folder(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=Path("runs"),
+        metavar="FOLDER",
+        help="folder that holds the run directories (default: runs)",
+    )
