@@ -11,6 +11,8 @@ import pytest
 
 from tests.runs.conftest import call, command, events_of, lines_of, recorder, records_of, truth
 
+pytestmark = pytest.mark.slow
+
 MEASURED = (0, 4)
 
 
