@@ -31,12 +31,16 @@ ALPHA: Final = 0.01
 PRIMARY: Final = "output_tokens_per_s"
 RATES: Final = ("output_tokens_per_s", "goodput_per_s")
 LATENCIES: Final = ("ttft_s", "tpot_s", "e2e_s")
-FEWEST_UNITS: Final = 4
-"""An interval over fewer would be a guess."""
+FEWEST_BLOCKS: Final = 4
+FEWEST_UNITS: Final = 6
+"""An interval over fewer would be a guess: of blocks for rates, of units for latencies."""
 _MOST_UNITS: Final = 20
 _FEWEST_PER_UNIT: Final = 8
 _RESAMPLES: Final = 4000
 _SEED: Final = 20_240_229
+_VAST: Final = 300.0
+_SENSELESS: Final = 1e4
+"""An interval this wide, as resamples of few and equal units can give, says nothing."""
 _FAR: Final = 1 << 40
 """More rows than any trace has."""
 
@@ -170,8 +174,10 @@ def _bootstrapped(name: str, logs: Floats, units: Ints) -> Effect:
     low_t, high_t = np.quantile(t, (ALPHA / 2, 1 - ALPHA / 2))
     # How often the resamples stray as far from their own centre as 1 lies from ours.
     p = (1 + int((np.abs(t) >= abs(mean) / error).sum())) / (1 + _RESAMPLES)
-    low, high = math.exp(mean - high_t * error), math.exp(mean - low_t * error)
-    return replace(bare, low=low, high=high, p=p)
+    low, high = np.exp(np.clip([mean - high_t * error, mean - low_t * error], -_VAST, _VAST))
+    if high / low > _SENSELESS:
+        return bare
+    return replace(bare, low=float(low), high=float(high), p=p)
 
 
 def _error(sums: Floats, sizes: NDArray[Any]) -> Floats:
@@ -202,7 +208,7 @@ def _rate_effect(name: str, baseline: Columns, other: Columns, slo: Slo | None) 
         units=len(counts_a),
         is_shown=False,
     )
-    same = len(counts_a) == len(counts_b) >= FEWEST_UNITS
+    same = len(counts_a) == len(counts_b) >= FEWEST_BLOCKS
     if not same or min(counts_a.min(), counts_b.min(), times_a.min(), times_b.min()) <= 0:
         return effect
     logs = np.log((counts_b / times_b) / (counts_a / times_a))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from loadgen.compare import figures, ratio_of
-from loadgen.paired import ALPHA, FEWEST_UNITS, Comparison, Effect, Split
+from loadgen.paired import ALPHA, FEWEST_BLOCKS, Comparison, Effect, Split
 from loadgen.record import Outcome, RunHeader, TokenSource
 from loadgen.stats import Distribution, Summary, percentile_name
 
@@ -150,7 +150,7 @@ def _throughput_in_words(name: str, baseline: str, ratio: float, found: Comparis
     if effect is None or effect.low is None or effect.high is None:
         return (
             f"On this trace {name} gave {ratio:.2f}x the output tokens/s of {baseline}; how sure "
-            f"that is needs --blocks {FEWEST_UNITS} or more to tell."
+            f"that is needs --blocks {FEWEST_BLOCKS} or more to tell."
         )
     interval = f"{CONFIDENCE} interval {effect.low:.2f}x to {effect.high:.2f}x"
     if effect.is_shown:

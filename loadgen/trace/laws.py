@@ -179,7 +179,8 @@ class Weibull:
 
     def _power(self, x: Floats) -> Floats:
         logs = self.shape * (_logs(x) - math.log(self.scale))
-        return np.exp(np.minimum(logs, 700.0))
+        power: Floats = np.exp(np.minimum(logs, 700.0))
+        return power
 
 
 @dataclass(frozen=True, slots=True)

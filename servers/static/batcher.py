@@ -2,8 +2,8 @@
 
 First in, first out. A batch forms when `batch_size` requests wait, or once the oldest has waited
 `max_wait_s` while the model is idle; while a batch runs, all others wait. A row that has ended
-holds its slot until the batch ends, and so does one whose client has left: it is decoded on to its
-own end, for nobody. With release "batch", no client is told anything before the batch's end.
+holds its slot until the batch ends, and so does one whose client has left, for nobody; a batch that
+nobody waits for any more ends. With release "batch", no client is told anything before that end.
 The model's process is given rows and gives back token ids; of HTTP nothing is known here. Time
 comes from the clock that is passed in.
 """
@@ -55,7 +55,8 @@ class Batcher:
 
     def abandon(self, job: Job) -> None:
         """The job's client has left: free its place in the queue at once. A row of a running batch
-        stays in it until the batch ends, as static batching has it.
+        stays in it until the batch ends, as static batching has it; a batch that nobody waits for
+        ends there and then.
         """
         if job.closed:
             return
@@ -65,6 +66,7 @@ class Batcher:
             self._note_queue()
         else:
             self._metrics.running.set(_in_progress(self._running))
+            self._end_what_nobody_waits_for(self._running)
 
     async def run(self) -> None:
         """Form and run batches until the model is dead or stopped; then refuse what still waits."""
@@ -160,11 +162,20 @@ class Batcher:
                 self._deliver(job, piece)
         if ended_by_text:
             self._model.end_rows(ended_by_text)
+        self._end_what_nobody_waits_for(batch)
         metrics.steps.inc()
         metrics.row_steps.inc(len(batch))
         metrics.wasted_row_steps.inc(len(batch) - useful)
         metrics.generation_tokens.inc(useful)
         metrics.running.set(_in_progress(batch))
+
+    def _end_what_nobody_waits_for(self, batch: Sequence[Job]) -> None:
+        """End the rows that are left once every client has its answer or has gone."""
+        left = [index for index, job in enumerate(batch) if not job.ended]
+        if left and not _in_progress(batch):
+            for index in left:
+                batch[index].ended = True
+            self._model.end_rows(left)
 
     def _deliver(self, job: Job, piece: Piece) -> None:
         if job.closed:

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from made_records import made_record
 
 from loadgen.columns import Columns
@@ -206,3 +208,34 @@ def test_students_t(share: float, freedom: int, t: float) -> None:
     assert student_t_quantile(share, freedom) == pytest.approx(t, abs=1e-5)
     assert student_t_cdf(t, freedom) == pytest.approx(share, abs=1e-7)
     assert student_t_cdf(-t, freedom) == pytest.approx(1 - share, abs=1e-7)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), requests=st.integers(1, 70), blocks=st.integers(1, 6))
+def test_no_records_break_it(data: st.DataObject, requests: int, blocks: int) -> None:
+    """Whatever few requests there are, equal ones and failures among them: figures or none."""
+    times = st.sampled_from([1e-6, 0.01, 0.01, 0.5, 500.0])
+    sides = []
+    for _ in range(2):
+        records = []
+        for n in range(requests):
+            first_s, gap_s = data.draw(times), data.draw(times)
+            tokens = 1 + n % 4
+            outcome = Outcome.OK if data.draw(st.integers(0, 9)) else Outcome.TRUNCATED
+            chunks = tuple(n + first_s + gap_s * k for k in range(tokens))
+            records.append(
+                made_record(
+                    n,
+                    due=n,
+                    chunks=chunks,
+                    asked=tokens,
+                    block=n * blocks // requests,
+                    outcome=outcome,
+                )
+            )
+        sides.append(records)
+    found = compared(*sides)
+    for one in (*found.others, *(e for split in found.splits for e in split.effects)):
+        assert 0 < one.ratio < math.inf
+        if one.low is not None and one.high is not None:
+            assert 0 < one.low <= one.high < math.inf
