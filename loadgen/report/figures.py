@@ -67,7 +67,7 @@ def rows_of(summaries: dict[str, Summary], percentiles: Sequence[float]) -> list
             title,
             (
                 *(_cell(headline[name][key], form) for name in names),
-                *(_cell(ratio[key], "{:.2f}x") for ratio in ratios),
+                *(_ratio_cell(ratio[key]) for ratio in ratios),
             ),
         )
         for title, key, form in COUNTS
@@ -76,7 +76,7 @@ def rows_of(summaries: dict[str, Summary], percentiles: Sequence[float]) -> list
         None if s.steady is None else s.steady.output_tokens_per_s for s in summaries.values()
     ]
     if any(rate is not None for rate in steady):
-        over = (_cell(_over(rate, steady[0]), "{:.2f}x") for rate in steady[1:])
+        over = (_ratio_cell(_over(rate, steady[0])) for rate in steady[1:])
         cells = (*(_cell(rate, "{:,.1f}") for rate in steady), *over)
         rows.append(Row("steady tokens/s", cells))
     for title, key in LATENCIES:
@@ -87,7 +87,7 @@ def rows_of(summaries: dict[str, Summary], percentiles: Sequence[float]) -> list
                     f"{title} {part}, ms",
                     (
                         *(_cell(value, "{:,.1f}", 1000) for value in values),
-                        *(_cell(ratio[key].get(part), "{:.2f}x") for ratio in ratios),
+                        *(_ratio_cell(ratio[key].get(part)) for ratio in ratios),
                     ),
                     starts_group=part == "mean",
                 )
@@ -99,7 +99,7 @@ def rows_of(summaries: dict[str, Summary], percentiles: Sequence[float]) -> list
                     title,
                     (
                         *(_cell(headline[name]["goodput"][key], form, factor) for name in names),
-                        *(_cell(ratio["goodput"][key], "{:.2f}x") for ratio in ratios),
+                        *(_ratio_cell(ratio["goodput"][key]) for ratio in ratios),
                     ),
                     starts_group=key == GOODPUT[0][1],
                 )
@@ -152,7 +152,7 @@ def _throughput_in_words(name: str, baseline: str, ratio: float, found: Comparis
             f"On this trace {name} gave {ratio:.2f}x the output tokens/s of {baseline}; how sure "
             f"that is needs --blocks {FEWEST_BLOCKS} or more to tell."
         )
-    interval = f"{CONFIDENCE} interval {effect.low:.2f}x to {effect.high:.2f}x"
+    interval = f"{CONFIDENCE} interval {_times(effect.low)}x to {_times(effect.high)}x"
     if effect.is_shown:
         return (
             f"On this trace {name} gave {ratio:.2f}x the output tokens/s of {baseline} "
@@ -168,15 +168,14 @@ def _latency_in_words(name: str, baseline: str, found: Comparison) -> list[str]:
     for effect in found.others:
         if effect.metric != "e2e_s" or effect.low is None or effect.high is None:
             continue
-        interval = f"{CONFIDENCE} interval {effect.low:.2f}x to {effect.high:.2f}x"
+        interval = f"{CONFIDENCE} interval {_times(effect.low)}x to {_times(effect.high)}x"
+        ratio = f"{_times(effect.ratio)}x"
         if not effect.is_shown:
             return [
-                f"Request by request, no difference is shown between their E2E: "
-                f"{effect.ratio:.2f}x ({interval})."
+                "Request by request, no difference is shown between their E2E: "
+                f"{ratio} ({interval})."
             ]
-        return [
-            f"Request by request, its E2E was {effect.ratio:.2f}x that of {baseline} ({interval})."
-        ]
+        return [f"Request by request, its E2E was {ratio} that of {baseline} ({interval})."]
     return []
 
 
@@ -188,8 +187,17 @@ def _effect_cell(effect: Effect | None) -> str:
     if effect is None:
         return DASH
     if effect.low is None or effect.high is None:
-        return f"{effect.ratio:.2f}x"
-    return f"{effect.ratio:.2f}x ({effect.low:.2f} to {effect.high:.2f})"
+        return f"{_times(effect.ratio)}x"
+    return f"{_times(effect.ratio)}x ({_times(effect.low)} to {_times(effect.high)})"
+
+
+def _times(ratio: float) -> str:
+    """Two decimals, or two digits where that would be next to nothing."""
+    return f"{ratio:.2f}" if ratio >= 0.1 or ratio == 0 else f"{ratio:.2g}"
+
+
+def _ratio_cell(ratio: float | None) -> str:
+    return DASH if ratio is None else f"{_times(ratio)}x"
 
 
 def failures_of(summary: Summary) -> str:
@@ -222,7 +230,7 @@ def _from_due_rows(summaries: dict[str, Summary], percentiles: Sequence[float]) 
                 f"{title} from due {percentile_name(percentile)}, ms",
                 (
                     *(_cell(value, "{:,.1f}", 1000) for value in values),
-                    *(_cell(_over(value, values[0]), "{:.2f}x") for value in values[1:]),
+                    *(_ratio_cell(_over(value, values[0])) for value in values[1:]),
                 ),
             )
 

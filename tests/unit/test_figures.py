@@ -164,6 +164,16 @@ def test_the_table_of_pairs() -> None:
     assert pairs_of({}, "a") == []
 
 
+def test_small_ratios_keep_their_digits() -> None:
+    """A two-hundredth is not 0.00x."""
+    records = {
+        "a": [made_record(n, due=n, chunks=(n + 2.0, n + 2.1)) for n in range(3)],
+        "b": [made_record(n, due=n, chunks=(n + 0.01, n + 0.11)) for n in range(3)],
+    }
+    (table,) = pairs_of(paired(records), "a")
+    assert table.rows[0].cells == ("0.005x", "1.00x", "0.052x")
+
+
 def test_failures_by_outcome() -> None:
     """Failures are counted by outcome; a run without any gives nothing."""
     records = [made_record(0, chunks=(1.0,))] + [
