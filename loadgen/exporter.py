@@ -122,11 +122,8 @@ class _Target:
     turn_began: float | None = None
 
     def now(self) -> LiveCounters:
-        total = LiveCounters()
-        total.add(self.done)
-        if self.live is not None:
-            total.add(self.live())
-        return total
+        running = () if self.live is None else (self.live(),)
+        return LiveCounters.sum_of((self.done, *running))
 
     def end_turn(self) -> None:
         self.done, self.live, self.vitals = self.now(), None, tuple

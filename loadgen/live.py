@@ -7,6 +7,7 @@ observed waits in a list, which costs an append, and is counted by bucket a few 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -160,6 +161,14 @@ class LiveCounters:
         """Count what the histograms have pending, before they are looked at."""
         for histogram in self.histograms():
             histogram.flush()
+
+    @staticmethod
+    def sum_of(parts: Iterable[LiveCounters]) -> LiveCounters:
+        """All of them together; they have been flushed."""
+        total = LiveCounters()
+        for part in parts:
+            total.add(part)
+        return total
 
     def add(self, other: LiveCounters) -> None:
         """Add another's counters to these; it has been flushed."""

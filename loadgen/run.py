@@ -250,10 +250,7 @@ class Conductor:
             self._progress.say(f"{names}: warming up")
 
         def live() -> LiveCounters:
-            total = LiveCounters()
-            for pool in pools:
-                total.add(pool.live())
-            return total
+            return LiveCounters.sum_of(pool.live() for pool in pools)
 
         per_block = self._plan.workload.per_block
         part = block_rows(len(per_block), turns[0].block, self._plan.config.compare.blocks)

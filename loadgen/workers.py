@@ -65,10 +65,7 @@ class Workers:
 
     def live(self) -> LiveCounters:
         """The turn's counters, all workers together."""
-        total = LiveCounters()
-        for member in self._members:
-            total.add(member.live)
-        return total
+        return LiveCounters.sum_of(member.live for member in self._members)
 
     def vitals(self) -> list[Vitals]:
         """How each worker fares, in the order of their numbers."""
