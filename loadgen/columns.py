@@ -119,11 +119,21 @@ class Columns:
             first_chunk=np.concatenate(([0], np.cumsum(counts[rows]))),
         )
 
+    @property
+    def turn(self) -> Ints:
+        """The number of each request's turn: they ascend with repeats and blocks, with gaps."""
+        turn: Ints = self.repeat * (self.block.max(initial=0) + 1) + self.block
+        return turn
+
     def turns(self) -> list[Flags]:
         """The rows of each turn, in the order of repeats and blocks; shape (n,) each."""
-        turn = self.repeat * (self.block.max(initial=0) + 1) + self.block
-        numbers = np.unique(turn)
-        return [turn == number for number in numbers]
+        turn = self.turn
+        return [turn == number for number in np.unique(turn)]
+
+    def span_s(self, rows: Flags) -> float:
+        """From the first start to the last end of those of `rows` that were sent; 0 of none."""
+        sent = rows & self.was_sent
+        return float(self.end_s[sent].max() - self.start_s[sent].min()) if sent.any() else 0.0
 
     @property
     def is_ok(self) -> Flags:

@@ -61,7 +61,7 @@ def figures(summary: Summary) -> dict[str, Any]:
 
 def ratio_of(other: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
     """other / baseline, figure by figure."""
-    return {key: _divide(other[key], baseline[key]) for key in baseline}
+    return {key: divide(other[key], baseline[key]) for key in baseline}
 
 
 def _latency(values: Distribution | None) -> dict[str, float | None]:
@@ -81,9 +81,10 @@ def _goodput(goodput: Goodput | None) -> dict[str, float | None]:
     }
 
 
-def _divide(other: Any, baseline: Any) -> Any:
+def divide(other: Any, baseline: Any) -> Any:
+    """other / baseline, of figures or of mappings of figures; None where there is no ratio."""
     if isinstance(baseline, dict):
-        return {key: _divide(other.get(key), baseline[key]) for key in baseline}
+        return {key: divide(other.get(key), baseline[key]) for key in baseline}
     if other is None or not baseline:
         return None
     return other / baseline

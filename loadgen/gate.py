@@ -23,12 +23,11 @@ import numpy as np
 from loadgen.columns import Columns, Flags, Floats
 from loadgen.errors import ConfigError
 from loadgen.slo import Slo
+from loadgen.units import stretches
 
 CHANCE: Final = 0.05
 _RESAMPLES: Final = 1000
 _SEED: Final = 20_240_229
-_MOST_UNITS: Final = 20
-_FEWEST_PER_UNIT: Final = 8
 _FEWEST_UNITS: Final = 4
 
 LATENCIES: Final = {
@@ -200,12 +199,7 @@ class Rate(Measure):
             "request_throughput": c.is_ok,
             "goodput": (slo or Slo()).are_met_by(c),
         }[self.metric]
-        found = []
-        for turn in c.turns():
-            sent = turn & c.was_sent
-            seconds = float(c.end_s[sent].max() - c.start_s[sent].min()) if sent.any() else 0.0
-            found.append(np.array([counted[turn].sum(), seconds], float))
-        return found
+        return [np.array([counted[turn].sum(), c.span_s(turn)], float) for turn in c.turns()]
 
     def of(self, pieces: Sequence[Floats]) -> float | None:
         return _quotient(pieces)
@@ -241,11 +235,9 @@ def _measure_of(metric: str) -> Measure:
 
 def _stretches(c: Columns) -> list[Flags]:
     """Some twenty consecutive stretches of the trace: neighbours share a queue."""
-    order = np.argsort(c.seq, kind="stable")
-    count = max(1, min(_MOST_UNITS, len(c) // _FEWEST_PER_UNIT))
     numbers = np.empty(len(c), np.int64)
-    numbers[order] = np.arange(len(c)) * count // max(len(c), 1)
-    return [numbers == number for number in range(count)]
+    numbers[np.argsort(c.seq, kind="stable")] = stretches(len(c))
+    return [numbers == number for number in np.unique(numbers)]
 
 
 def _chance_that_it_holds(

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from loadgen.columns import Columns, Flags, Floats, Ints
 from loadgen.slo import Slo
+from loadgen.units import FEWEST_PER_UNIT, MOST, stretches
 
 ALPHA: Final = 0.01
 PRIMARY: Final = "output_tokens_per_s"
@@ -34,8 +35,6 @@ LATENCIES: Final = ("ttft_s", "tpot_s", "e2e_s")
 FEWEST_BLOCKS: Final = 4
 FEWEST_UNITS: Final = 6
 """An interval over fewer would be a guess: of blocks for rates, of units for latencies."""
-_MOST_UNITS: Final = 20
-_FEWEST_PER_UNIT: Final = 8
 _RESAMPLES: Final = 4000
 _SEED: Final = 20_240_229
 _VAST: Final = 300.0
@@ -121,17 +120,15 @@ def _pair(baseline: Columns, other: Columns) -> tuple[Ints, Ints]:
 
 def _units(c: Columns, rows: Ints) -> Ints:
     """The unit of each pair: a stretch of its block, of which all together are some twenty."""
-    turn = c.repeat[rows] * (c.block.max(initial=0) + 1) + c.block[rows]
+    turn = c.turn[rows]
     order = np.argsort(turn * _FAR + c.seq[rows], kind="stable")
     blocks = np.unique(turn)
     units = np.empty(len(rows), np.int64)
     first = 0
     for block in blocks:
         members = order[turn[order] == block]
-        wanted = max(1, _MOST_UNITS // len(blocks))
-        count = max(1, min(wanted, len(members) // _FEWEST_PER_UNIT))
-        units[members] = first + np.arange(len(members)) * count // len(members)
-        first += count
+        units[members] = first + stretches(len(members), max(1, MOST // len(blocks)))
+        first = int(units[members].max()) + 1
     return units
 
 
@@ -234,10 +231,9 @@ def _rates(name: str, c: Columns, slo: Slo | None) -> tuple[Floats, Floats]:
     good = (slo or Slo()).are_met_by(c)
     tokens = np.maximum(c.output_tokens_served, 0)
     for rows in c.turns():
-        sent = rows & c.was_sent
-        if not sent.any():
+        if not (rows & c.was_sent).any():
             continue
-        times.append(float(c.end_s[sent].max() - c.start_s[sent].min()))
+        times.append(c.span_s(rows))
         counts.append(float(tokens[rows].sum() if name == PRIMARY else good[rows].sum()))
     return np.array(counts), np.array(times)
 
@@ -257,7 +253,7 @@ def _splits(by: str, baseline: Columns, other: Columns, first: Ints, second: Int
     """Quarters of the pairs by the length that was asked, shortest first."""
     asked = baseline.output_tokens_asked if by == "output" else baseline.prompt_tokens_asked
     lengths = asked[first]
-    if len(lengths) < 4 * _FEWEST_PER_UNIT:
+    if len(lengths) < 4 * FEWEST_PER_UNIT:
         return []
     edges = np.quantile(lengths, (0.25, 0.5, 0.75))
     quarter = np.searchsorted(edges, lengths)

@@ -135,8 +135,7 @@ def summarise(
     c = Columns.of(records)
     ok, sent = c.is_ok, c.was_sent
     turns = c.turns()
-    spans_s = [_span(c.start_s[rows & sent], c.end_s[rows & sent]) for rows in turns]
-    duration_s = float(sum(spans_s))
+    duration_s = float(sum(c.span_s(rows) for rows in turns))
     output_tokens = _total(c.output_tokens_served)
     wanted = sorted({*PERCENTILES, *percentiles})
 
@@ -276,11 +275,8 @@ def _tally(codes: Ints, members: Sequence[Member]) -> dict[Member, int]:
 def _rate(turns_s: Sequence[Floats]) -> float | None:
     """Gaps over the time that they take, all turns together."""
     gaps = sum(max(0, len(times_s) - 1) for times_s in turns_s)
-    return _ratio(gaps, sum(_span(times_s, times_s) for times_s in turns_s)) if gaps else None
-
-
-def _span(starts_s: Floats, ends_s: Floats) -> float:
-    return float(ends_s.max() - starts_s.min()) if len(starts_s) else 0.0
+    spans_s = [float(np.ptp(times_s)) for times_s in turns_s if len(times_s)]
+    return _ratio(gaps, sum(spans_s)) if gaps else None
 
 
 def _ratio(count: float, duration_s: float) -> float | None:

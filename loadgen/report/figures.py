@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from loadgen.compare import figures, ratio_of
+from loadgen.compare import divide, figures, ratio_of
 from loadgen.paired import ALPHA, FEWEST_BLOCKS, Comparison, Effect, Split
 from loadgen.record import Outcome, RunHeader, TokenSource
 from loadgen.stats import Distribution, Summary, percentile_name
@@ -76,7 +76,7 @@ def rows_of(summaries: dict[str, Summary], percentiles: Sequence[float]) -> list
         None if s.steady is None else s.steady.output_tokens_per_s for s in summaries.values()
     ]
     if any(rate is not None for rate in steady):
-        over = (_ratio_cell(_over(rate, steady[0])) for rate in steady[1:])
+        over = (_ratio_cell(divide(rate, steady[0])) for rate in steady[1:])
         cells = (*(_cell(rate, "{:,.1f}") for rate in steady), *over)
         rows.append(Row("steady tokens/s", cells))
     for title, key in LATENCIES:
@@ -230,17 +230,13 @@ def _from_due_rows(summaries: dict[str, Summary], percentiles: Sequence[float]) 
                 f"{title} from due {percentile_name(percentile)}, ms",
                 (
                     *(_cell(value, "{:,.1f}", 1000) for value in values),
-                    *(_ratio_cell(_over(value, values[0])) for value in values[1:]),
+                    *(_ratio_cell(divide(value, values[0])) for value in values[1:]),
                 ),
             )
 
 
 def _at(values: Distribution | None, percentile: float) -> float | None:
     return None if values is None else values.at(percentile)
-
-
-def _over(value: float | None, baseline: float | None) -> float | None:
-    return None if value is None or not baseline else value / baseline
 
 
 def _prompt_row(summaries: dict[str, Summary], ratios: int) -> Row:

@@ -95,9 +95,11 @@ RULES = {
     "loadgen.live": EVERYTHING - of("record", "columns", "slo"),
     "loadgen.stats": EVERYTHING - of("record", "columns", "slo"),
     "loadgen.verdict": EVERYTHING - of("record", "columns", "slo", "stats"),
-    "loadgen.paired": EVERYTHING - of("record", "columns", "slo"),
-    "loadgen.gate": EVERYTHING - of("record", "columns", "slo", "errors"),
-    "loadgen.compare": EVERYTHING - of("record", "columns", "slo", "stats", "verdict", "paired"),
+    "loadgen.units": EVERYTHING - of("record", "columns"),
+    "loadgen.paired": EVERYTHING - of("record", "columns", "slo", "units"),
+    "loadgen.gate": EVERYTHING - of("record", "columns", "slo", "units", "errors"),
+    "loadgen.compare": EVERYTHING
+    - of("record", "columns", "slo", "stats", "verdict", "paired", "units"),
     "loadgen.exporter": EVERYTHING
     - of(*("record", "columns", "slo", "stats", "verdict", "live", "errors")),
     "loadgen.report": OUTER | of("client", "trace", "replay", "schedule"),
