@@ -1,9 +1,12 @@
-"""The queries of a dashboard's JSON with their variables replaced, as Prometheus takes them.
+"""The queries of a dashboard's JSON with their variables replaced, and how Prometheus is asked.
 
-For tests and for a look by hand. It reads plain JSON and knows nothing of how it was made.
+For tests and for a look by hand. It reads plain JSON and knows nothing of how that was made.
 """
 
+import json
 import re
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -63,3 +66,20 @@ def other_queries(
             assert asked is not None, variable["query"]
             found.append((variable["name"], replaced(asked[1], values)))
     return found
+
+
+def instant_query(url: str, expression: str, at: float | None = None) -> list[Json]:
+    """The series of a query to the Prometheus at `url`, now or at a Unix time.
+
+    Each is `{"metric": labels, "value": [t, text]}`; a scalar has no labels. Raises OSError,
+    of which an expression that Prometheus refuses is an `urllib.error.HTTPError`.
+    """
+    asked = {"query": expression} | ({} if at is None else {"time": f"{at:.3f}"})
+    words = urllib.parse.urlencode(asked)
+    with urllib.request.urlopen(f"{url}/api/v1/query?{words}", timeout=30) as answer:
+        content = json.loads(answer.read())
+    result = content["data"]["result"]
+    if content["data"]["resultType"] == "scalar":
+        return [{"metric": {}, "value": result}]
+    series: list[Json] = result
+    return series

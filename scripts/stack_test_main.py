@@ -12,15 +12,13 @@ import os
 import subprocess
 import sys
 import time
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from dashboards.queries import panel_queries
+from dashboards.queries import instant_query, panel_queries
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DASHBOARDS: Final = ROOT / "dashboards" / "grafana" / "json"
@@ -219,17 +217,10 @@ def sizes() -> str:
 
 def query(expression: str) -> list[dict[str, Any]]:
     """The series of an instant query, now."""
-    words = urllib.parse.urlencode({"query": expression})
     try:
-        with urllib.request.urlopen(f"{PROMETHEUS}/api/v1/query?{words}", timeout=30) as answer:
-            content = json.loads(answer.read())
+        return instant_query(PROMETHEUS, expression)
     except OSError as error:
         raise CheckFailedError(f"{expression}: {error}") from None
-    result = content["data"]["result"]
-    if content["data"]["resultType"] == "scalar":
-        return [{"metric": {}, "value": result}]
-    series: list[dict[str, Any]] = result
-    return series
 
 
 def has_series(expression: str) -> bool:

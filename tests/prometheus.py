@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
 import subprocess
 import time
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +17,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from dashboards.queries import instant_query
 
 EVERY_S = 0.25
 READY_S = 30.0
@@ -51,18 +51,10 @@ class Prometheus:
 
     def query(self, expression: str, at: float | None = None) -> list[dict[str, Any]]:
         """The series of a query, now or at a Unix time: `{"metric": ..., "value": [t, text]}`."""
-        asked = {"query": expression} | ({} if at is None else {"time": f"{at:.3f}"})
-        words = urllib.parse.urlencode(asked)
         try:
-            with urllib.request.urlopen(f"{self.url}/api/v1/query?{words}", timeout=30) as answer:
-                content = json.loads(answer.read())
+            return instant_query(self.url, expression, at)
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{expression}: {error.read().decode()}") from None
-        result = content["data"]["result"]
-        if content["data"]["resultType"] == "scalar":
-            return [{"metric": {}, "value": result}]
-        series: list[dict[str, Any]] = result
-        return series
 
     def value(self, expression: str) -> float:
         """Of an expression that has one series."""
