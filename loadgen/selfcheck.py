@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -153,15 +153,10 @@ def _config(load: Load, url: str, scratch: Path) -> RunConfig:
 
 
 @contextmanager
-def truth_server(load: Load) -> Iterator[str]:
-    """A truth server as a process of its own; its URL."""
+def truth_process(*flags: str) -> Iterator[str]:
+    """A truth server with these flags as a process of its own; its URL."""
     process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "loadgen.truth", "--stamp", "text"),
-            *("--ttft-ms", str(load.ttft_ms), "--itl-ms", str(load.itl_ms)),
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-m", "loadgen.truth", *flags], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     try:
@@ -173,6 +168,13 @@ def truth_server(load: Load) -> Iterator[str]:
         process.terminate()
         process.wait(_READY_S)
         process.stdout.close()
+
+
+def truth_server(load: Load) -> AbstractContextManager[str]:
+    """A truth server that stamps its text; its URL."""
+    return truth_process(
+        *("--stamp", "text", "--ttft-ms", str(load.ttft_ms), "--itl-ms", str(load.itl_ms))
+    )
 
 
 def _truth_stats(url: str) -> dict[str, Any]:
