@@ -3,6 +3,8 @@
 # make setup   the environments and the embedded model alone
 # make bench-client   the client's cost and exactness, a quarter of an hour
 # make bench-static   the static server against a bare script, ten minutes
+# make bench-stats    how far comparisons, gains and capacities can be trusted, half an hour
+# make bench-peer     loadgen beside `vllm bench serve` on one server and trace, ten minutes
 # make dashboards     write Grafana's JSON anew from dashboards/*.py
 # make clean   remove what was made here, and the model's cache
 #
@@ -16,7 +18,7 @@ BATCH_SIZE ?= 16
 
 CACHE = $${LOADGEN_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/loadgen}
 
-.PHONY: help setup demo test test-fast check bench-client bench-static dashboards clean
+.PHONY: help setup demo test test-fast check bench-client bench-static bench-stats bench-peer dashboards clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
@@ -45,6 +47,14 @@ bench-client:
 bench-static:
 	@scripts/setup
 	@.venv-servers/bin/python -m bench.static
+
+bench-stats:
+	@scripts/setup tools
+	@.venv/bin/python -m bench.stats
+
+bench-peer:
+	@scripts/setup
+	@.venv/bin/python -m bench.peer
 
 dashboards:
 	@scripts/setup tools

@@ -1,4 +1,4 @@
-"""How far a comparison can be trusted, against servers whose difference is known: `make bench-stats`.
+"""How far a comparison can be trusted, where the difference is known: `make bench-stats`.
 
 Everything goes the whole way: a truth server as a process of its own, the trace, workers, records,
 `compare_paired`. Ends with one JSON line:
@@ -56,7 +56,7 @@ def compared(urls: tuple[str, str], requests: int, seed: int, folder: Path) -> C
 
 
 def repeats(count: int, requests: int, slower: float, folder: Path) -> list[Comparison]:
-    """`count` comparisons, each on servers with a seed of their own; 1.0 is a target with itself."""
+    """`count` comparisons, each on servers of its own seed; 1.0: a target with itself."""
     found = []
     for seed in range(count):
         with truth_process(*_flags(1.0, 2 * seed)) as first:
