@@ -91,6 +91,7 @@ class Turn:
             end_s=now_s,
             prompt_tokens_asked=shot.prompt_tokens,
             output_tokens_asked=shot.output_tokens,
+            output_tokens_wanted=shot.wanted_tokens,
             outcome=Outcome.DROPPED,
             error="due, but the run was stopped before it was sent",
         )
