@@ -46,7 +46,7 @@ class GainSplit:
 
 
 def split_gain(columns: dict[str, Columns]) -> GainSplit | None:
-    """Of baseline, other, and other in gangs, in this order; None where one gave no useful token."""
+    """Of baseline, other, and other in gangs, in this order; None where one gave nothing."""
     baseline, other, gangs = columns
     static, own, ganged = (_useful(c) for c in columns.values())
     engine = rate_effect("engine", static, ganged)

@@ -40,11 +40,12 @@ from loadgen.progress import Progress
 from loadgen.prompts import Recipe, find_tokenizer, load_tokenizer
 from loadgen.record import RunHeader
 from loadgen.schedule import Shard, block_rows, padded, turns_of
+from loadgen.script import sent_sampling
 from loadgen.secrets import Redactor, clean_command, clean_url
 from loadgen.trace import Trace, read_trace, trace_bytes
 from loadgen.trace.generate import generate
 from loadgen.trace.sessions import Sessions, sessions_of
-from loadgen.trace.trace import sha256_of
+from loadgen.trace.trace import MAY_END, sha256_of
 from loadgen.worker import Assignment, Begin
 from loadgen.workers import WorkerLostError, Workers
 
@@ -379,6 +380,11 @@ def _check_split(config: RunConfig, workload: Workload) -> None:
         raise ConfigError(
             f"--split-gain: {workload.name} has sessions, whose think times gangs leave out"
         )
+    if any(MAY_END in (own.get("sampling") or {}) for own in trace.payload or ()):
+        raise ConfigError(
+            f"--split-gain: {workload.name} has answers that may end by themselves (ignore_eos "
+            "false), which cannot be padded"
+        )
     if config.load.pace is Pace.OPEN and trace.duration_s > 0:
         raise ConfigError(
             f"--split-gain: {workload.name} has arrival times, and gangs have none: let all wait, "
@@ -390,7 +396,7 @@ def _sampling_of(trace: Trace) -> dict[str, Any]:
     """One value of each sampling field that rows bring."""
     found: dict[str, Any] = {}
     for own in trace.payload or ():
-        found |= own.get("sampling") or {}
+        found |= sent_sampling(own.get("sampling") or {})
     return found
 
 
