@@ -407,10 +407,11 @@ class RunConfig(Strict):
         said = {"gang", "ramp_up", "workers"} & self.load.model_fields_set
         if self.compare.together:
             said.add("together")
-        if self.request.ignore_eos is False:
-            said.add("ignore_eos")
         if said:
-            raise _conflict("split_gain", "sends the same to both, held to length; leave out", said)
+            text = "takes turns one after another, of one worker each, its own gangs; leave out"
+            raise _conflict("split_gain", text, said)
+        if self.request.ignore_eos is False:
+            raise _conflict("split_gain", "pads outputs held to length; leave out --no-ignore-eos")
         if self.load.max_concurrency is not None and self.load.max_concurrency < size:
             raise _conflict(
                 "max_concurrency", "lets no batch fill: raise it to that of", ["split_gain"]

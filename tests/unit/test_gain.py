@@ -212,7 +212,7 @@ ALL_WAIT = ("--request-rate", "inf")
         ((*ALL_WAIT, "--workers", "2"), "leave out --workers"),
         ((*ALL_WAIT, "--gang", "4"), "leave out --gang"),
         ((*ALL_WAIT, "--ramp-up", "3"), "leave out --ramp-up"),
-        ((*ALL_WAIT, "--no-ignore-eos"), "leave out --ignore-eos"),
+        ((*ALL_WAIT, "--no-ignore-eos"), "leave out --no-ignore-eos"),
         ((*ALL_WAIT, "--max-concurrency", "3"), "--max-concurrency: lets no batch fill"),
         ((*ALL_WAIT, "--split-gain", "0"), "--split-gain: "),
     ],

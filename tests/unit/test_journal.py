@@ -73,7 +73,8 @@ records = st.builds(
     last_token_s=moments, end_s=st.floats(0, 1e6), prompt_tokens_asked=st.integers(1, 9),
     prompt_tokens_served=counts, output_tokens_asked=st.integers(1, 9),
     output_tokens_wanted=counts, output_tokens_served=counts,
-    token_source=st.none() | st.sampled_from(TokenSource), outcome=st.sampled_from(Outcome), http_status=st.none() | st.integers(100, 599),
+    token_source=st.none() | st.sampled_from(TokenSource), outcome=st.sampled_from(Outcome),
+    http_status=st.none() | st.integers(100, 599),
     finish_reason=texts, error=texts, text=texts,
 )  # fmt: skip
 
