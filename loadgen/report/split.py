@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from loadgen.gain import GainSplit
-from loadgen.paired import FEWEST_BLOCKS, Effect
+from loadgen.paired import Effect
 
 
 def split_in_words(gain: GainSplit, confidence: str) -> str:
     """`Of the 4.2x, 2.4x is the engine (...) and 1.7x the scheduling (...).`"""
     engine, policy = _factor(gain.engine), _factor(gain.policy)
     sure = (
-        f"{confidence} intervals over {gain.total.units} blocks"
+        f"; {confidence} intervals over {gain.total.units} blocks"
         if gain.engine.has_interval and gain.policy.has_interval
-        else f"how sure that is needs --blocks {FEWEST_BLOCKS} or more to tell"
+        else ""
     )
     return (
         f"Of the {gain.total.ratio:.2f}x, {engine} is the engine ({gain.other} in the same padded "
         f"batches) and {policy} the scheduling ({gain.other}'s own, against those batches); the "
-        f"factors multiply; {sure}."
+        f"factors multiply{sure}."
     )
 
 

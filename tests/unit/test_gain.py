@@ -104,11 +104,11 @@ def test_intervals_are_students_over_the_blocks() -> None:
 
 
 def test_three_blocks_have_no_interval() -> None:
-    """Of fewer than four blocks an interval would be a guess: there is none, and it is said."""
+    """Of fewer than four blocks an interval would be a guess: there is none."""
     found = split(*([block(n, s + n) for n in range(3)] for s in (12.0, 2.0, 5.0)))
     assert found is not None
     assert set(found.as_json()["intervals"].values()) == {None}
-    assert "needs --blocks 4 or more" in split_in_words(found, CONFIDENCE)
+    assert "interval" not in split_in_words(found, CONFIDENCE)
 
 
 def test_nothing_to_split() -> None:
@@ -125,8 +125,7 @@ def test_the_split_in_words() -> None:
     assert one is not None
     assert split_in_words(one, CONFIDENCE) == (
         "Of the 6.00x, 2.40x is the engine (vllm in the same padded batches) and 2.50x the "
-        "scheduling (vllm's own, against those batches); the factors multiply; how sure that is "
-        "needs --blocks 4 or more to tell."
+        "scheduling (vllm's own, against those batches); the factors multiply."
     )
     four = split(
         *([block(n, s * (1 + n / 50)) for n in range(4)] for s in (12.0, 2.0)),
