@@ -1,4 +1,5 @@
 # make demo    compare a static-batch server with vLLM on this machine's CPU
+# make lesson2 the batching lesson measured on both: requests/s, improvement, engine and scheduling
 # make test    everything that CI runs; make test-fast: the pure part; make check: lint and types
 # make setup   the environments and the embedded model alone
 # make bench-client   the client's cost and exactness, a quarter of an hour
@@ -9,16 +10,20 @@
 # make clean   remove what was made here, and the model's cache
 #
 # The demo's workload: make demo N=200 RATE=inf CV=1.5 SEED=42 BATCH_SIZE=16
+# The lesson's: make lesson2 SCALE=0.1 REPEATS=4 BATCH_SIZE=16
 
 N ?= 64
 RATE ?= 8
 CV ?= 1.5
 SEED ?= 42
 BATCH_SIZE ?= 16
+SCALE ?= 0.1
+REPEATS ?= 4
 
 CACHE = $${LOADGEN_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/loadgen}
 
-.PHONY: help setup demo test test-fast check bench-client bench-static bench-stats bench-peer dashboards clean
+.PHONY: help setup demo lesson2 test test-fast check bench-client bench-static bench-stats \
+	bench-peer dashboards clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
@@ -29,6 +34,9 @@ setup:
 demo:
 	@scripts/demo --num-prompts "$(N)" --request-rate "$(RATE)" --arrival-cv "$(CV)" \
 		--seed "$(SEED)" --batch-size "$(BATCH_SIZE)"
+
+lesson2:
+	@scripts/lesson2 --scale "$(SCALE)" --repeats "$(REPEATS)" --batch-size "$(BATCH_SIZE)"
 
 test:
 	@scripts/test

@@ -32,6 +32,7 @@ _COUNTS: Final = (
     "prompt_tokens_asked",
     "prompt_tokens_served",
     "output_tokens_asked",
+    "output_tokens_wanted",
     "output_tokens_served",
 )
 
@@ -51,6 +52,7 @@ class Columns:
     prompt_tokens_asked: Ints
     prompt_tokens_served: Ints
     output_tokens_asked: Ints
+    output_tokens_wanted: Ints
     output_tokens_served: Ints
     outcome: Ints
     """Index into OUTCOMES."""
@@ -144,6 +146,13 @@ class Columns:
     def was_sent(self) -> Flags:
         was_sent: Flags = self.outcome != OUTCOMES.index(Outcome.DROPPED)
         return was_sent
+
+    @property
+    def useful_tokens(self) -> Ints:
+        wanted = self.output_tokens_wanted
+        limit = np.where(wanted >= 0, wanted, self.output_tokens_asked)
+        useful: Ints = np.minimum(np.maximum(self.output_tokens_served, 0), limit)
+        return useful
 
     @property
     def schedule_lag_s(self) -> Floats:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Final
 
+from loadgen.gain import GainSplit
 from loadgen.paired import Comparison
 from loadgen.record import SCHEMA_VERSION
 from loadgen.stats import LATENCIES, Distribution, Goodput, Summary
@@ -21,16 +22,21 @@ COUNTS: Final = (
     "requests_per_s",
     "output_tokens",
     "output_tokens_per_s",
+    "useful_output_tokens_per_s",
 )
 
 
 def comparison(
-    summaries: dict[str, Summary], verdict: Verdict, paired: dict[str, Comparison]
+    summaries: dict[str, Summary],
+    verdict: Verdict,
+    paired: dict[str, Comparison],
+    gain: GainSplit | None = None,
 ) -> dict[str, Any]:
     """The content of `comparison.json`; the first target is the baseline.
 
     `ratio` holds the second target's ratios; `ratios` those of every target but the first. `paired`
-    holds what `paired.py` finds, of the same targets as `ratios`.
+    holds what `paired.py` finds, of the same targets as `ratios` but for the one in gangs; `split`
+    what `gain.py` finds, where --split-gain asked for it.
     """
     targets = {name: figures(summary) for name, summary in summaries.items()}
     baseline, *others = targets
@@ -42,6 +48,7 @@ def comparison(
         "ratio": ratios[others[0]] if others else {},
         "ratios": ratios,
         "paired": {name: asdict(found) for name, found in paired.items()},
+        "split": None if gain is None else gain.as_json(),
         "verdict": str(verdict.grade),
         "reasons": [
             {"grade": str(r.grade), "target": r.target, "rule": r.rule, "text": r.text}

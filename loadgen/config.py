@@ -8,6 +8,7 @@ Secrets never live here: a key is named by its environment variable.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -344,6 +345,13 @@ class CompareConfig(Strict):
     cool_down: float = Field(
         0.0, ge=0, le=3600, description="seconds of rest before each turn but the first"
     )
+    split_gain: Annotated[int, Field(ge=1)] | None = Field(
+        None,
+        description="split the second target's gain into engine and scheduling: it has one more "
+        "turn, in gangs of SIZE (the first target's batch size) whose members all ask for the "
+        "longest output; for requests that all wait, as with --request-rate inf or --closed-loop",
+        json_schema_extra={"metavar": "SIZE"},
+    )
 
 
 class RoundsConfig(Strict):
@@ -356,6 +364,19 @@ class RoundsConfig(Strict):
     keep_runs: Annotated[int, Field(ge=1)] | None = Field(
         None, description="of the rounds' run directories, keep this many of the latest"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One of those that have turns: a target, and how the trace becomes its load."""
+
+    target: TargetConfig
+    load: LoadConfig
+
+
+GANGS: Final = ".gangs"
+"""What the second target is called, after its name, where it is sent padded gangs."""
+_MOST_NAME: Final = 63 - len(GANGS)
 
 
 class RunConfig(Strict):
@@ -374,4 +395,41 @@ class RunConfig(Strict):
         names = [target.name for target in self.targets]
         if len(set(names)) < len(names):
             raise _conflict("target", f"names must differ, got {', '.join(names)}")
+        if self.compare.split_gain is not None:
+            self._can_split(self.compare.split_gain, names)
         return self
+
+    def _can_split(self, size: int, names: list[str]) -> None:
+        if len(names) != 2:
+            raise _conflict("split_gain", "needs two targets: static batching, and the other")
+        if len(names[1]) > _MOST_NAME or names[0] == names[1] + GANGS:
+            raise _conflict("split_gain", f"adds {names[1] + GANGS}: rename a target")
+        said = {"gang", "ramp_up", "workers"} & self.load.model_fields_set
+        if self.compare.together:
+            said.add("together")
+        if said:
+            text = "takes turns one after another, of one worker each, its own gangs; leave out"
+            raise _conflict("split_gain", text, said)
+        if self.request.ignore_eos is False:
+            raise _conflict("split_gain", "pads outputs held to length; leave out --no-ignore-eos")
+        if self.load.max_concurrency is not None and self.load.max_concurrency < size:
+            raise _conflict(
+                "max_concurrency", "lets no batch fill: raise it to that of", ["split_gain"]
+            )
+
+    @property
+    def legs(self) -> tuple[Leg, ...]:
+        """The targets, and with `split_gain` the second once more, in padded gangs."""
+        legs = tuple(Leg(target, self.load) for target in self.targets)
+        size = self.compare.split_gain
+        if size is None:
+            return legs
+        second = self.targets[1]
+        in_gangs = {"gang": size, "gang_pad": True, "closed_loop": False, "max_concurrency": None}
+        return (
+            *legs,
+            Leg(
+                TargetConfig(name=second.name + GANGS, base_url=second.base_url),
+                self.load.model_copy(update=in_gangs),
+            ),
+        )

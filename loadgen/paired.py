@@ -43,6 +43,9 @@ _SENSELESS: Final = 1e4
 _FAR: Final = 1 << 40
 """More rows than any trace has."""
 
+Rates = tuple[Floats, Floats]
+"""(tokens or requests, seconds) of each block; shape (blocks,) each."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
@@ -92,7 +95,12 @@ class Comparison:
 
 def compare_paired(baseline: Columns, other: Columns, slo: Slo | None = None) -> Comparison:
     """`other` against `baseline`: measured records of two targets of one run."""
-    rates = [_rate_effect(name, baseline, other, slo) for name in RATES]
+    rates = [
+        rate_effect(name, rates_of(baseline, first), rates_of(other, second))
+        for name, first, second in zip(
+            RATES, _counts(baseline, slo), _counts(other, slo), strict=True
+        )
+    ]
     first, second = _pair(baseline, other)
     units = _units(baseline, first)
     latencies = [_latency_effect(name, baseline, other, first, second, units) for name in LATENCIES]
@@ -187,10 +195,10 @@ def _error(sums: Floats, sizes: NDArray[Any]) -> Floats:
     return error
 
 
-def _rate_effect(name: str, baseline: Columns, other: Columns, slo: Slo | None) -> Effect | None:
-    """The ratio of two rates, with Student's t over the blocks where there are enough."""
-    sides = [_rates(name, c, slo) for c in (baseline, other)]
-    (counts_a, times_a), (counts_b, times_b) = sides
+def rate_effect(name: str, baseline: Rates, other: Rates) -> Effect | None:
+    """The ratio of two rates, with Student's t over the blocks where there are enough; None where
+    one is 0."""
+    (counts_a, times_a), (counts_b, times_b) = baseline, other
     whole = [float(counts.sum()) for counts in (counts_a, counts_b)]
     spans = [float(times.sum()) for times in (times_a, times_b)]
     if min(whole) <= 0 or min(spans) <= 0:
@@ -225,17 +233,18 @@ def _rate_effect(name: str, baseline: Columns, other: Columns, slo: Slo | None) 
     )
 
 
-def _rates(name: str, c: Columns, slo: Slo | None) -> tuple[Floats, Floats]:
-    """(tokens or good requests, seconds) of each block."""
-    counts, times = [], []
-    good = (slo or Slo()).are_met_by(c)
-    tokens = np.maximum(c.output_tokens_served, 0)
-    for rows in c.turns():
-        if not (rows & c.was_sent).any():
-            continue
-        times.append(c.span_s(rows))
-        counts.append(float(tokens[rows].sum() if name == PRIMARY else good[rows].sum()))
-    return np.array(counts), np.array(times)
+def _counts(c: Columns, slo: Slo | None) -> tuple[NDArray[Any], ...]:
+    """What each request adds to each of RATES; shape (n,) each."""
+    return np.maximum(c.output_tokens_served, 0), (slo or Slo()).are_met_by(c)
+
+
+def rates_of(c: Columns, counts: NDArray[Any]) -> Rates:
+    """What `counts`, shape (n,), come to in each block that was sent, and its seconds."""
+    turns = [rows for rows in c.turns() if (rows & c.was_sent).any()]
+    return (
+        np.array([float(counts[rows].sum()) for rows in turns]),
+        np.array([c.span_s(rows) for rows in turns]),
+    )
 
 
 def _holm(effects: Sequence[Effect]) -> list[Effect]:

@@ -95,6 +95,8 @@ class RequestRecord:
     prompt_tokens_asked: int
     prompt_tokens_served: int | None = None
     output_tokens_asked: int
+    output_tokens_wanted: int | None = None
+    """The trace's own length, where padding made the request ask for more."""
     output_tokens_served: int | None = None
     token_source: TokenSource | None = None
     outcome: Outcome
@@ -138,6 +140,13 @@ class RequestRecord:
         if tokens is None or tokens <= 1 or self.first_token_s is None or self.last_token_s is None:
             return None
         return (self.last_token_s - self.first_token_s) / (tokens - 1)
+
+    @property
+    def useful_tokens(self) -> int:
+        """Output tokens that the trace wanted: what padding adds beyond them is of no use."""
+        wanted = self.output_tokens_wanted
+        limit = self.output_tokens_asked if wanted is None else wanted
+        return min(self.output_tokens_served or 0, limit)
 
     def icl_s(self) -> list[float]:
         """Gaps between *chunks*."""

@@ -19,6 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from loadgen import __version__
 from loadgen.ceiling import load_stored
 from loadgen.client.client import Client, redactor_of
@@ -36,12 +39,13 @@ from loadgen.machine import describe_machine
 from loadgen.progress import Progress
 from loadgen.prompts import Recipe, find_tokenizer, load_tokenizer
 from loadgen.record import RunHeader
-from loadgen.schedule import Shard, block_rows, turns_of
+from loadgen.schedule import Shard, block_rows, padded, turns_of
+from loadgen.script import sent_sampling
 from loadgen.secrets import Redactor, clean_command, clean_url
 from loadgen.trace import Trace, read_trace, trace_bytes
 from loadgen.trace.generate import generate
 from loadgen.trace.sessions import Sessions, sessions_of
-from loadgen.trace.trace import sha256_of
+from loadgen.trace.trace import MAY_END, sha256_of
 from loadgen.worker import Assignment, Begin
 from loadgen.workers import WorkerLostError, Workers
 
@@ -92,10 +96,10 @@ def describe_load(config: RunConfig) -> dict[str, Any]:
     workload = _workload(config)
     _tokenizer(config.request, config.request.model)
     trace = workload.trace
-    targets = len(config.targets)
+    targets = len(config.legs)
     turns = 1 if config.compare.together else targets
     return {
-        "targets": {target.name: clean_url(target.base_url) for target in config.targets},
+        "targets": {leg.target.name: clean_url(leg.target.base_url) for leg in config.legs},
         "trace": workload.name,
         "trace_sha256": sha256_of(workload.data),
         "pace": str(config.load.pace),
@@ -103,7 +107,9 @@ def describe_load(config: RunConfig) -> dict[str, Any]:
         "requests": len(trace) * targets,
         "warm_up_requests": config.load.num_warmups * targets,
         "prompt_tokens": int(trace.input_length.sum()) * targets,
-        "output_tokens": int(trace.output_length.sum()) * targets,
+        "output_tokens": sum(
+            int(_outputs_asked(trace, leg.load, config.compare.blocks).sum()) for leg in config.legs
+        ),
         "duration_s": trace.duration_s * turns if config.load.pace is Pace.OPEN else None,
     }
 
@@ -125,8 +131,8 @@ async def plan(config: RunConfig) -> Plan:
         check_limits(in_flight, workers, files=files)
     async with AsyncExitStack() as stack:
         clients = [
-            await stack.enter_async_context(Client(target, config.request, LiveCounters()))
-            for target in config.targets
+            await stack.enter_async_context(Client(leg.target, config.request, LiveCounters()))
+            for leg in config.legs
         ]
         has_messages = any("messages" in own for own in workload.trace.payload or ())
         agreement = await negotiate(
@@ -136,7 +142,12 @@ async def plan(config: RunConfig) -> Plan:
             has_messages=has_messages,
             sampling=_sampling_of(workload.trace),
         )
-        _check_context(workload, agreement)
+        if config.compare.split_gain is not None and not agreement.length_is_held:
+            raise ConfigError(
+                "--split-gain: gangs are padded by holding outputs to a length, and one target or "
+                "another takes neither ignore_eos nor min_tokens, or ends early all the same"
+            )
+        _check_context(workload, config, agreement)
         sizing = await _size_prompts(config, workload, clients, agreement)
     return Plan(
         config=config,
@@ -165,7 +176,10 @@ async def run(
     begin_run(path, _header(planned, kind, command, path, started), planned.workload.data)
     epoch_s = monotonic()
     live_run = (exporter or Exporter()).begin(
-        path.name, _facts(planned, kind), [t.name for t in config.targets], started.timestamp()
+        path.name,
+        _facts(planned, kind),
+        [leg.target.name for leg in config.legs],
+        started.timestamp(),
     )
     try:
         async with AsyncExitStack() as stack:
@@ -228,7 +242,7 @@ class Conductor:
     async def take_all_turns(self) -> None:
         """All targets' turns, one after another or together, until the run is stopped."""
         order = self._plan.config.compare
-        targets = len(self._plan.config.targets)
+        targets = len(self._plan.config.legs)
         together = turns_of(targets, order.blocks, together=order.together)
         for number, turns in enumerate(together):
             if number and not self._is_stopped:
@@ -245,7 +259,7 @@ class Conductor:
     async def _take_turns(self, turns: Sequence[Begin]) -> None:
         """Turns that begin at one moment: one, or one of each target."""
         pools = [self._pools[turn.target % len(self._pools)] for turn in turns]
-        names = " and ".join(self._plan.config.targets[turn.target].name for turn in turns)
+        names = " and ".join(self._plan.config.legs[turn.target].target.name for turn in turns)
         if self._plan.config.load.num_warmups and turns[0].block == 0:
             self._progress.say(f"{names}: warming up")
 
@@ -273,7 +287,7 @@ class Conductor:
         self._tokens_before += live().tokens
 
     async def _take_turn(self, turn: Begin, pool: Workers) -> None:
-        name = self._plan.config.targets[turn.target].name
+        name = self._plan.config.legs[turn.target].target.name
 
         def on_go(origin_s: float) -> None:
             self._log.turn_began(name, turn.block, turn.repeat, origin_s - self._epoch_s)
@@ -350,16 +364,39 @@ def _workload(config: RunConfig) -> Workload:
                 f"{flag}: {config.trace.name} has sessions, whose turns wait for the ones before; "
                 "replay it in an open loop, with or without --max-concurrency"
             )
-        return Workload(trace, config.trace.name, data, sessions)
-    trace = generate(config.generate)
-    return Workload(trace, "generated", trace_bytes(trace), None)
+        workload = Workload(trace, config.trace.name, data, sessions)
+    else:
+        trace = generate(config.generate)
+        workload = Workload(trace, "generated", trace_bytes(trace), None)
+    if config.compare.split_gain is not None:
+        _check_split(config, workload)
+    return workload
+
+
+def _check_split(config: RunConfig, workload: Workload) -> None:
+    """A gain in throughput is one of capacity only where requests wait; raises ConfigError."""
+    trace = workload.trace
+    if workload.sessions is not None:
+        raise ConfigError(
+            f"--split-gain: {workload.name} has sessions, whose think times gangs leave out"
+        )
+    if any(MAY_END in (own.get("sampling") or {}) for own in trace.payload or ()):
+        raise ConfigError(
+            f"--split-gain: {workload.name} has answers that may end by themselves (ignore_eos "
+            "false), which cannot be padded"
+        )
+    if config.load.pace is Pace.OPEN and trace.duration_s > 0:
+        raise ConfigError(
+            f"--split-gain: {workload.name} has arrival times, and gangs have none: let all wait, "
+            "by --request-rate inf, or by --closed-loop with --max-concurrency"
+        )
 
 
 def _sampling_of(trace: Trace) -> dict[str, Any]:
     """One value of each sampling field that rows bring."""
     found: dict[str, Any] = {}
     for own in trace.payload or ():
-        found |= own.get("sampling") or {}
+        found |= sent_sampling(own.get("sampling") or {})
     return found
 
 
@@ -409,12 +446,23 @@ def _facts(planned: Plan, kind: str) -> dict[str, str]:
     }
 
 
-def _check_context(workload: Workload, agreement: Agreement) -> None:
+def _outputs_asked(trace: Trace, load: LoadConfig, blocks: int) -> NDArray[np.int64]:
+    """Output tokens that each row asks for, one a row; `load` may pad them."""
+    if load.gang is None or not load.gang_pad:
+        return trace.output_length
+    parts = [block_rows(len(trace), block, blocks) for block in range(blocks)]
+    return np.concatenate(
+        [padded(trace.output_length[rows.start : rows.stop], load.gang) for rows in parts]
+    )
+
+
+def _check_context(workload: Workload, config: RunConfig, agreement: Agreement) -> None:
     """Requests that cannot fit the model are an error now, not failures later."""
-    totals = workload.trace.input_length + workload.trace.output_length
-    for target in agreement.targets:
+    trace = workload.trace
+    for target, leg in zip(agreement.targets, config.legs, strict=True):
         if target.max_model_len is None:
             continue
+        totals = trace.input_length + _outputs_asked(trace, leg.load, config.compare.blocks)
         too_long = int((totals > target.max_model_len).sum())
         if too_long:
             raise TraceError(

@@ -8,7 +8,7 @@ the trace. It knows neither clocks nor targets: due times count from the start o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -36,6 +36,8 @@ class Shot:
     session: str | None = None
     parent: int | None = None
     """`seq` of the turn before, in its session."""
+    wanted_tokens: int | None = None
+    """The trace's own output length, where padding asks for more; None: `output_tokens`."""
     follow_up: Shot | None = None
     """The next turn of its session."""
 
@@ -147,11 +149,17 @@ def gangs(
     """
     rows = rows or range(len(trace))
     output_tokens = trace.output_length[rows.start : rows.stop]
-    if pad:
-        firsts = np.arange(0, len(rows), size)
-        longest = np.maximum.reduceat(output_tokens, firsts)
-        output_tokens = np.repeat(longest, size)[: len(rows)]
-    return _shots(trace, Shard(), rows, np.zeros(len(rows)), output_tokens, gang_size=size)
+    asked = padded(output_tokens, size) if pad else output_tokens
+    due_s = np.zeros(len(rows))
+    for shot in _shots(trace, Shard(), rows, due_s, asked, gang_size=size):
+        wanted = int(trace.output_length[shot.seq])
+        yield shot if wanted == shot.output_tokens else replace(shot, wanted_tokens=wanted)
+
+
+def padded(output_tokens: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """For each of n consecutive requests the longest output of its gang; shape (n,)."""
+    longest = np.maximum.reduceat(output_tokens, np.arange(0, len(output_tokens), size))
+    return np.repeat(longest, size)[: len(output_tokens)]
 
 
 def warmups(trace: Trace, count: int) -> Iterator[Shot]:

@@ -18,7 +18,7 @@ from loadgen.prompts import PromptMaker
 from loadgen.trace import Trace
 from loadgen.trace.blocks import HASH_BLOCK_TOKENS
 from loadgen.trace.sessions import Sessions
-from loadgen.trace.trace import TEXT_KEYS
+from loadgen.trace.trace import MAY_END, TEXT_KEYS
 
 _TURNS_KEPT: Final = 256
 """Turns whose text is kept until the next of their session is made."""
@@ -61,7 +61,11 @@ class Script:
     def sampling(self, row: int) -> Mapping[str, Any]:
         """Fields of the row's own for the request's body."""
         sampling: Mapping[str, Any] = self._own(row).get("sampling") or {}
-        return sampling
+        return sent_sampling(sampling)
+
+    def may_end(self, row: int) -> bool:
+        """Whether the row's answer may end by itself, whatever the run holds."""
+        return MAY_END in (self._own(row).get("sampling") or {})
 
     def _own(self, row: int) -> Mapping[str, Any]:
         return {} if self._trace.payload is None else self._trace.payload[row]
@@ -132,6 +136,13 @@ class Script:
             tokens = int(self._trace.input_length[row])
             return range(first, first - (-tokens // HASH_BLOCK_TOKENS))
         return self._trace.hash_ids[row] or (f"row {row}",)
+
+
+def sent_sampling(sampling: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What of a row's sampling goes into its body; that it may end is told by fields left out."""
+    if MAY_END not in sampling:
+        return sampling
+    return {key: value for key, value in sampling.items() if key != MAY_END}
 
 
 def _message(role: str, words: Sequence[str]) -> Message:

@@ -108,6 +108,9 @@ class Summary:
     ok_output_tokens: int
     ok_output_tokens_asked: int
     output_tokens_per_s: float | None
+    useful_output_tokens: int
+    """Those that the trace wanted: without what padding added."""
+    useful_output_tokens_per_s: float | None
     """All output tokens over the duration: vLLM's output_throughput."""
     steady: Steady | None
     goodput: Goodput | None
@@ -137,6 +140,7 @@ def summarise(
     turns = c.turns()
     duration_s = float(sum(c.span_s(rows) for rows in turns))
     output_tokens = _total(c.output_tokens_served)
+    useful_output_tokens = int(c.useful_tokens.sum())
     wanted = sorted({*PERCENTILES, *percentiles})
 
     is_told = ok & (c.prompt_tokens_served >= 0)
@@ -166,6 +170,8 @@ def summarise(
         ok_output_tokens=_total(c.output_tokens_served[ok]),
         ok_output_tokens_asked=_total(c.output_tokens_asked[ok]),
         output_tokens_per_s=_ratio(output_tokens, duration_s),
+        useful_output_tokens=useful_output_tokens,
+        useful_output_tokens_per_s=_ratio(useful_output_tokens, duration_s),
         steady=_steady(c, turns),
         goodput=None if slo is None else _goodput(c, slo, duration_s),
         token_sources=_tally(c.source[ok & (c.source >= 0)], SOURCES),

@@ -1,4 +1,4 @@
-"""The commands of `loadgen trace`: generate, import, fit, inspect, export. One short function each.
+"""The commands of `loadgen trace`, one short function each.
 
 It parses and prints; what a command does stands in `loadgen.trace`.
 """
@@ -30,6 +30,7 @@ from loadgen.trace.generate import account
 from loadgen.trace.import_config import ImportConfig
 from loadgen.trace.importing import Counts, Source, import_trace
 from loadgen.trace.inspect import inspect
+from loadgen.trace.lesson2 import Lesson2Config, lesson2
 from loadgen.trace.rows import BrokenRow
 from loadgen.trace.trace import sha256_of
 from loadgen.trace_report import print_drawn, print_fit, print_inspection, render_page
@@ -45,6 +46,7 @@ def add_trace(commands: Any) -> None:
     )
     actions = trace.add_subparsers(title="actions", metavar="ACTION", required=True)
     _add_generate(actions)
+    _add_lesson2(actions)
     _add_import(actions)
     _add_fit(actions)
     _add_inspect(actions)
@@ -62,6 +64,21 @@ def trace_generate(arguments: argparse.Namespace) -> int:
         _print_json({"path": str(arguments.output), "sha256": digest, **told})
         return 0
     print_drawn(told, _console())
+    print(f"{arguments.output}  SHA-256 {digest}")
+    return 0
+
+
+def trace_lesson2(arguments: argparse.Namespace) -> int:
+    """Write the second batching lesson's requests."""
+    check_is_file_name(arguments.output)
+    config = validate(Lesson2Config, take(Lesson2Config, arguments))
+    count_tokens = None if config.tokenizer is None else load_tokenizer(config.tokenizer)
+    trace = lesson2(config, count_tokens)
+    told = {"lesson2": config.model_dump(mode="json", exclude={"tokenizer"})}
+    digest = write_trace(arguments.output, trace, told | {"holds": describe(trace)})
+    tokens = int(trace.output_length.sum())
+    ends = "at most" if config.natural else "held to"
+    print(f"{len(trace):,} requests, {ends} {tokens:,} output tokens")
     print(f"{arguments.output}  SHA-256 {digest}")
     return 0
 
@@ -186,6 +203,20 @@ def _add_generate(actions: Any) -> None:
     command.add_argument("--json", action="store_true", help="print JSON")
     add_flags(command, "trace", GeneratorConfig)
     command.set_defaults(call=trace_generate)
+
+
+def _add_lesson2(actions: Any) -> None:
+    command = actions.add_parser(
+        "lesson2",
+        help="write the second batching lesson's requests",
+        description="Write the 160 requests of the lesson that measures static against continuous "
+        "batching: eight prompts, long and short in turn, twenty times over, all of them waiting, "
+        "with limits of 500, 10, 15, 200, 150, 10, 30 and 600 tokens.",
+        epilog="example: loadgen trace lesson2 --scale 0.1 -o lesson2.jsonl",
+    )
+    _add_output(command, "file to write (JSONL)")
+    add_flags(command, "lesson", Lesson2Config)
+    command.set_defaults(call=trace_lesson2)
 
 
 def _add_import(actions: Any) -> None:

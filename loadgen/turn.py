@@ -6,9 +6,10 @@ does not know when anything is due.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loadgen.client.client import Client, Labels, Prepared
+from loadgen.client.negotiate import HOLDS_LENGTH
 from loadgen.client.openai import BodyOptions, Feature, build_body
 from loadgen.clock import monotonic
 from loadgen.config import Pace
@@ -52,13 +53,16 @@ class Turn:
         await replay.run(monotonic(), lambda: None)
 
     def _prepare(self, shot: Shot) -> Prepared:
+        options = self.options
+        if self.script.may_end(shot.seq):
+            options = replace(options, features=options.features - HOLDS_LENGTH)
         body = build_body(
-            self.options,
+            options,
             self.script.prompt(shot.seq),
             shot.output_tokens,
             self.script.sampling(shot.seq),
         )
-        return self.client.prepare(self.options.endpoint, body)
+        return self.client.prepare(options.endpoint, body)
 
     async def _fire(self, shot: Shot, request: Prepared, due_s: float) -> float:
         tells_usage = Feature.STREAM_USAGE in self.options.features
@@ -67,7 +71,7 @@ class Turn:
             request,
             self.labels,
             due_s,
-            length_is_held=self.length_is_held,
+            length_is_held=self.length_is_held and not self.script.may_end(shot.seq),
             count_tokens=None if tells_usage else self.count_tokens,
         )
         self.journal.append(record)
@@ -91,6 +95,7 @@ class Turn:
             end_s=now_s,
             prompt_tokens_asked=shot.prompt_tokens,
             output_tokens_asked=shot.output_tokens,
+            output_tokens_wanted=shot.wanted_tokens,
             outcome=Outcome.DROPPED,
             error="due, but the run was stopped before it was sent",
         )

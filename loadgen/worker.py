@@ -25,7 +25,7 @@ import uvloop
 from loadgen.client.client import Client, Labels, Prepared
 from loadgen.client.openai import CHAT, BodyOptions
 from loadgen.clock import monotonic
-from loadgen.config import Pace, RunConfig
+from loadgen.config import LoadConfig, Pace, RunConfig
 from loadgen.errors import LoadgenError
 from loadgen.journal import Journal
 from loadgen.live import LiveCounters, Vitals
@@ -60,7 +60,7 @@ class Assignment:
 
     config: RunConfig
     options: tuple[BodyOptions, ...]
-    """One for each target, in the order of `config.targets`."""
+    """One for each, in the order of `config.legs`."""
     length_is_held: bool
     recipe: Recipe
     trace: Trace
@@ -76,6 +76,7 @@ class Begin:
     """Order: get ready for this target's turn, and answer Ready."""
 
     target: int
+    """Its place in `RunConfig.legs`."""
     block: int = 0
     repeat: int = 0
 
@@ -173,7 +174,8 @@ class Worker:
 
     async def _take_turn(self, order: Begin) -> None:
         given = self._given
-        target = given.config.targets[order.target]
+        leg = given.config.legs[order.target]
+        target = leg.target
         shard = given.shard
         async with Client(target, given.config.request, self._live) as client:
             turn = Turn(
@@ -190,10 +192,10 @@ class Worker:
                 stop=self._stop,
             )
             if shard.worker == 0 and order.block == 0:
-                await turn.warm_up(given.config.load.num_warmups)
+                await turn.warm_up(leg.load.num_warmups)
             self._live.restart()
-            replay = turn.replay(self._limits())
-            replay.build_ahead(self._shots(order.block))
+            replay = turn.replay(self._limits(leg.load))
+            replay.build_ahead(self._shots(leg.load, order.block))
             # Before Ready: collecting takes some 50 ms, which the first request would wait.
             with _garbage_left_alone():
                 self._link.send(Ready())
@@ -246,15 +248,14 @@ class Worker:
             self._live.flush()
             self._link.send(Progressed(self._live, vitals))
 
-    def _limits(self) -> Limits:
-        load = self._given.config.load
+    def _limits(self, load: LoadConfig) -> Limits:
         places = load.max_concurrency
         if places is not None:
             places = self._given.shard.share_of(places)
         return Limits(load.pace, places, load.ramp_up if load.pace is Pace.CLOSED else 0.0)
 
-    def _shots(self, block: int) -> Iterator[Shot]:
-        load, trace, shard = self._given.config.load, self._given.trace, self._given.shard
+    def _shots(self, load: LoadConfig, block: int) -> Iterator[Shot]:
+        trace, shard = self._given.trace, self._given.shard
         blocks = self._given.config.compare.blocks
         if (sessions := self._sessions) is not None:
             part = block_rows(len(sessions.firsts), block, blocks)

@@ -218,6 +218,7 @@ class Client:
             prompt_tokens_asked=shot.prompt_tokens,
             prompt_tokens_served=answer.prompt_tokens,
             output_tokens_asked=shot.output_tokens,
+            output_tokens_wanted=shot.wanted_tokens,
             output_tokens_served=served,
             token_source=token_source,
             outcome=outcome,

@@ -11,10 +11,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from loadgen.compare import divide, figures, ratio_of
+from loadgen.gain import GainSplit
 from loadgen.paired import ALPHA, FEWEST_BLOCKS, Comparison, Effect, Split
 from loadgen.record import Outcome, RunHeader, TokenSource
+from loadgen.report.split import split_in_words
 from loadgen.stats import Distribution, Summary, percentile_name
 
+USEFUL: Final = "useful_output_tokens_per_s"
+"""Shown where padding makes it differ from what is served."""
 COUNTS: Final = (
     ("requests ok", "completed", "{:,.0f}"),
     ("requests failed", "failed", "{:,.0f}"),
@@ -22,6 +26,7 @@ COUNTS: Final = (
     ("requests/s", "requests_per_s", "{:,.3f}"),
     ("output tokens", "output_tokens", "{:,.0f}"),
     ("output tokens/s", "output_tokens_per_s", "{:,.1f}"),
+    ("useful tokens/s", USEFUL, "{:,.1f}"),
 )
 LATENCIES: Final = (("TTFT", "ttft_s"), ("ITL", "itl_s"), ("TPOT", "tpot_s"), ("E2E", "e2e_s"))
 GOODPUT: Final = (
@@ -71,6 +76,8 @@ def rows_of(summaries: dict[str, Summary], percentiles: Sequence[float]) -> list
             ),
         )
         for title, key, form in COUNTS
+        if key != USEFUL
+        or any(s.useful_output_tokens < s.output_tokens for s in summaries.values())
     ]
     steady = [
         None if s.steady is None else s.steady.output_tokens_per_s for s in summaries.values()
@@ -109,12 +116,15 @@ def rows_of(summaries: dict[str, Summary], percentiles: Sequence[float]) -> list
     return rows
 
 
-def answer_of(summaries: dict[str, Summary], paired: dict[str, Comparison]) -> str:
-    """The result in words, for each other target: its output throughput, its E2E, how sure."""
+def answer_of(
+    summaries: dict[str, Summary], paired: dict[str, Comparison], gain: GainSplit | None = None
+) -> str:
+    """The result in words, for each target in `paired`: its output throughput, where the gain comes
+    from, its E2E, how sure."""
     names = list(summaries)
     headline = {name: figures(summary) for name, summary in summaries.items()}
     sentences = []
-    for name in names[1:]:
+    for name in paired:
         ratio = ratio_of(headline[name], headline[names[0]])["output_tokens_per_s"]
         both = (summaries[name], summaries[names[0]])
         if ratio is None or not all(summary.completed for summary in both):
@@ -126,6 +136,8 @@ def answer_of(summaries: dict[str, Summary], paired: dict[str, Comparison]) -> s
             )
         else:
             sentences.append(_throughput_in_words(name, names[0], ratio, paired[name]))
+            if gain is not None:
+                sentences.append(split_in_words(gain, CONFIDENCE))
         sentences += _latency_in_words(name, names[0], paired[name])
     return " ".join(sentences)
 

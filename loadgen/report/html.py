@@ -40,7 +40,7 @@ def render_html(result: Result) -> str:
         header=header,
         verdict=result.verdict,
         summaries=result.summaries,
-        answer=answer_of(result.summaries, result.paired),
+        answer=answer_of(result.summaries, result.paired, result.gain),
         confidence=CONFIDENCE,
         pairs=pairs_of(result.paired, names[0]),
         columns=columns_of(result.summaries),

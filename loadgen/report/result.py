@@ -16,6 +16,7 @@ from loadgen import stats
 from loadgen.archive import Run, read_run
 from loadgen.columns import Columns
 from loadgen.compare import comparison
+from loadgen.gain import GainSplit, split_gain
 from loadgen.journal import write_whole
 from loadgen.paired import Comparison, compare_paired
 from loadgen.record import SCHEMA_VERSION
@@ -35,7 +36,9 @@ class Result:
     summaries: dict[str, Summary]
     verdict: Verdict
     paired: dict[str, Comparison]
-    """Of each target but the first, against the first."""
+    """Of each target but the first, against the first; of none that was sent padded gangs."""
+    gain: GainSplit | None
+    """Where the gain comes from, if --split-gain asked for it and it can be told."""
     percentiles: tuple[float, ...]
     slo: Slo | None
     """What --goodput asked for."""
@@ -57,7 +60,7 @@ class Result:
 
     def comparison(self) -> dict[str, Any]:
         """The content of `comparison.json`."""
-        return comparison(self.summaries, self.verdict, self.paired)
+        return comparison(self.summaries, self.verdict, self.paired, self.gain)
 
 
 def rebuild(path: Path) -> Result:
@@ -70,8 +73,11 @@ def rebuild(path: Path) -> Result:
     summaries = {name: stats.summarise(c, percentiles, slo) for name, c in columns.items()}
     verdict = judge(run.header, summaries, percentiles, health=run.health, stopped=run.stopped)
     first, *others = columns
-    paired = {name: compare_paired(columns[first], columns[name], slo) for name in others}
-    result = Result(run, columns, summaries, verdict, paired, percentiles, slo)
+    is_split = (run.header.config.get("compare") or {}).get("split_gain") is not None
+    compared = others[:1] if is_split else others
+    paired = {name: compare_paired(columns[first], columns[name], slo) for name in compared}
+    gain = split_gain(columns) if is_split else None
+    result = Result(run, columns, summaries, verdict, paired, gain, percentiles, slo)
     write_whole(path / "summary.json", _json(result.as_json()))
     if others:
         write_whole(path / "comparison.json", _json(result.comparison()))

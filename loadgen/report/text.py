@@ -58,7 +58,7 @@ def print_result(result: Result, console: Console) -> None:
     if len(result.summaries) > 1:
         for pairs in pairs_of(result.paired, next(iter(result.summaries))):
             console.print(_paired_table(pairs))
-        console.print(escape(answer_of(result.summaries, result.paired)))
+        console.print(escape(answer_of(result.summaries, result.paired, result.gain)))
     grade = result.verdict.grade
     console.print(f"Verdict: [{_COLOURS[grade]}]{grade}[/]")
     for reason in result.verdict.reasons:

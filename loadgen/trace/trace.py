@@ -39,6 +39,8 @@ _SAMPLING: Final = {
     "seed": (-(2**63), 2**63 - 1),
 }
 """What `sampling` may say, and its bounds; a top_p of 0 is none."""
+MAY_END: Final = "ignore_eos"
+"""False in `sampling`: the row's answer may end before its output length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +226,16 @@ def _check_extras(row: dict[str, Any], where: str) -> None:
     if not isinstance(sampling, dict):
         raise TraceError(f"{where}: sampling: an object of {', '.join(_SAMPLING)} is needed")
     for key, value in sampling.items():
+        if key == MAY_END:
+            if value is not False:
+                raise TraceError(
+                    f"{where}: sampling: {key}: false lets the answer end by itself; nothing else "
+                    f"may be said, got {value!r}"
+                )
+            continue
         if key not in _SAMPLING:
-            raise TraceError(f"{where}: sampling: {key!r}: known are {', '.join(_SAMPLING)}")
+            known = ", ".join((*_SAMPLING, MAY_END))
+            raise TraceError(f"{where}: sampling: {key!r}: known are {known}")
         low, high = _SAMPLING[key]
         is_good = _is_within(value, low, high) and not (key == "seed" and type(value) is not int)
         if not is_good or (key == "top_p" and value == 0):

@@ -99,7 +99,8 @@ RULES = {
     "loadgen.paired": EVERYTHING - of("record", "columns", "slo", "units"),
     "loadgen.gate": EVERYTHING - of("record", "columns", "slo", "units", "errors"),
     "loadgen.compare": EVERYTHING
-    - of("record", "columns", "slo", "stats", "verdict", "paired", "units"),
+    - of("record", "columns", "slo", "stats", "verdict", "paired", "gain", "units"),
+    "loadgen.gain": EVERYTHING - of("record", "columns", "slo", "paired", "units"),
     "loadgen.exporter": EVERYTHING
     - of(*("record", "columns", "slo", "stats", "verdict", "live", "errors")),
     "loadgen.report": OUTER | of("client", "trace", "replay", "schedule"),

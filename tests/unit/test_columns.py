@@ -29,6 +29,7 @@ def records(draw: st.DrawFn) -> RequestRecord:
         chunks=chunks,
         chunk_tokens=tuple(draw(st.integers(0, 5)) for _ in chunks) if told else None,
         served=draw(st.none() | st.integers(0, 50)),
+        output_tokens_wanted=draw(st.none() | st.integers(1, 50)),
         prompt_tokens_served=draw(st.none() | st.integers(0, 50)),
         outcome=draw(st.sampled_from(Outcome)),
         token_source=draw(st.none() | st.sampled_from(TokenSource)),
@@ -47,7 +48,8 @@ def test_columns_are_the_records_properties(made: list[RequestRecord]) -> None:
     for name in ("due_s", "start_s", "end_s", "first_token_s", "last_token_s", "schedule_lag_s",
                  "ttft_s", "ttft_from_due_s", "tpot_s", "e2e_s", "e2e_from_due_s"):  # fmt: skip
         assert listed(getattr(c, name)) == [getattr(record, name) for record in made], name
-    for name in ("prompt_tokens_served", "output_tokens_served", "output_tokens_asked"):
+    for name in ("prompt_tokens_served", "output_tokens_served", "output_tokens_asked",
+                 "output_tokens_wanted", "useful_tokens"):  # fmt: skip
         wanted = [getattr(record, name) for record in made]
         assert getattr(c, name).tolist() == [-1 if value is None else value for value in wanted]
     assert [OUTCOMES[code] for code in c.outcome] == [record.outcome for record in made]

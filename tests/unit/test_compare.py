@@ -15,7 +15,7 @@ LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
 KEYS = {
     "goodput",
     "completed", "failed", "duration_s", "requests_per_s", "output_tokens", "output_tokens_per_s",
-    *LATENCIES,
+    "useful_output_tokens_per_s", *LATENCIES,
 }  # fmt: skip
 
 # Two answers of three tokens each in 4 s; the faster target takes half the time for the same.

@@ -33,9 +33,9 @@ FULL = RequestRecord(
     seq=7, target="vllm", phase=Phase.WARMUP, session="s", parent=6, gang=3, block=1, repeat=2,
     worker=4, due_s=1.0, start_s=1.25, connected_s=1.3, sent_s=1.4, first_byte_s=1.5,
     first_token_s=1.6, chunk_s=(1.6, 1.7), chunk_tokens=(2, 3), last_token_s=1.7, end_s=1.8,
-    prompt_tokens_asked=5, prompt_tokens_served=6, output_tokens_asked=7, output_tokens_served=5,
-    token_source=TokenSource.CONTINUOUS_USAGE, outcome=Outcome.SHORT, http_status=200,
-    finish_reason="length", error="5 of 7 tokens", text="é\u2028📙",
+    prompt_tokens_asked=5, prompt_tokens_served=6, output_tokens_asked=7, output_tokens_wanted=6,
+    output_tokens_served=5, token_source=TokenSource.CONTINUOUS_USAGE, outcome=Outcome.SHORT,
+    http_status=200, finish_reason="length", error="5 of 7 tokens", text="é\u2028📙",
 )  # fmt: skip
 LEAST = RequestRecord(
     seq=0, target="a", due_s=0.0, start_s=0.0, end_s=0.0, prompt_tokens_asked=1,
@@ -72,8 +72,9 @@ records = st.builds(
     chunk_tokens=st.none() | st.lists(st.integers(0, 99), max_size=5).map(tuple),
     last_token_s=moments, end_s=st.floats(0, 1e6), prompt_tokens_asked=st.integers(1, 9),
     prompt_tokens_served=counts, output_tokens_asked=st.integers(1, 9),
-    output_tokens_served=counts, token_source=st.none() | st.sampled_from(TokenSource),
-    outcome=st.sampled_from(Outcome), http_status=st.none() | st.integers(100, 599),
+    output_tokens_wanted=counts, output_tokens_served=counts,
+    token_source=st.none() | st.sampled_from(TokenSource), outcome=st.sampled_from(Outcome),
+    http_status=st.none() | st.integers(100, 599),
     finish_reason=texts, error=texts, text=texts,
 )  # fmt: skip
 
@@ -209,12 +210,18 @@ def test_missing_optional_keys_have_their_defaults(tmp_path: Path) -> None:
     """A file of a version that lacked a key stays readable."""
     path = made_run(tmp_path / "run", made_header("a"), [FULL])
     content = orjson.loads((path / "records-0.jsonl").read_bytes())
-    for key in ("gang", "chunk_tokens", "text", "token_source", "session"):
+    for key in ("gang", "chunk_tokens", "text", "token_source", "session", "output_tokens_wanted"):
         del content[key]
     (path / "records-0.jsonl").write_bytes(orjson.dumps(content) + b"\n")
     (read,) = tuple(read_run(path).records())
     assert read == dataclasses.replace(
-        FULL, gang=None, chunk_tokens=None, text=None, token_source=None, session=None
+        FULL,
+        gang=None,
+        chunk_tokens=None,
+        text=None,
+        token_source=None,
+        session=None,
+        output_tokens_wanted=None,
     )
 
 
