@@ -93,7 +93,7 @@ class Comparison:
 def compare_paired(baseline: Columns, other: Columns, slo: Slo | None = None) -> Comparison:
     """`other` against `baseline`: measured records of two targets of one run."""
     rates = [_rate_effect(name, baseline, other, slo) for name in RATES]
-    first, second = _pair(baseline, other)
+    first, second = pair(baseline, other)
     units = _units(baseline, first)
     latencies = [_latency_effect(name, baseline, other, first, second, units) for name in LATENCIES]
     primary = rates[0]
@@ -110,7 +110,7 @@ def compare_paired(baseline: Columns, other: Columns, slo: Slo | None = None) ->
     )
 
 
-def _pair(baseline: Columns, other: Columns) -> tuple[Ints, Ints]:
+def pair(baseline: Columns, other: Columns) -> tuple[Ints, Ints]:
     """Rows of each that are the same request, ok on both; shape (pairs,) each."""
     keys = [c.repeat * _FAR + c.seq for c in (baseline, other)]
     ok = [np.flatnonzero(c.is_ok) for c in (baseline, other)]

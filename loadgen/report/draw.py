@@ -1,21 +1,38 @@
-"""One plot as SVG, drawn by Vega-Lite (no browser, no network).
+"""One plot, drawn by Vega-Lite (no browser, no network): for a page, for a phone, for a file.
 
-Colours are from Okabe and Ito's colour-blind-safe palette; text and axes take the page's own
-colour, so that a plot fits a light and a dark page. It does not know what it shows.
+Targets differ by colour and also by dash or shape. The colours are Okabe and Ito's
+(https://jfly.uni-koeln.de/color/), the light ones darkened until they stand out from a white and
+from a black page; text and axes take the page's own colour. Each drawing brings its values as a
+table and, for a mouse, as titles of its marks. It does not know what it shows.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import orjson
 import vl_convert
 
-PALETTE: Final = ("#E69F00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
-_WIDTH: Final = 560
-_HEIGHT: Final = 220
+from loadgen.report.svg import as_document, for_page
+
+PALETTE: Final = ("#D55E00", "#0072B2", "#009E73", "#B8649A", "#9A7500", "#5C7FD6", "#808080")
+DASHES: Final = ([1, 0], [7, 3], [2, 3], [9, 3, 2, 3], [4, 2], [1, 2], [12, 4])
+SHAPES: Final = ("circle", "triangle-up", "square", "diamond", "cross", "triangle-down", "wedge")
+_HEIGHT: Final = 290
+_WIDE: Final = 704
+_NARROW: Final = 360
+"""Pixels of the whole drawing; the narrow one is for pages below 640 pixels."""
+_INK: Final = "#1b1f24"
 _MAX_BINS: Final = 120
+_MOST_HOVERS: Final = 60
+_MOST_DOTS_NARROW: Final = 200
+_MOST_ROWS: Final = 25
+
+Axis = tuple[str, str, dict[str, Any]]
+"""(field, title, scale)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,59 +41,131 @@ class Plot:
 
     title: str
     caption: str
-    svg: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    """The table behind it: some of the values, evenly chosen."""
+    spec: dict[str, Any]
+    """Vega-Lite."""
+
+    @property
+    def slug(self) -> str:
+        """The title as part of a file's name."""
+        kept = "".join(c if c.isascii() and c.isalnum() else " " for c in self.title.lower())
+        return "-".join(kept.split())[:80] or "plot"
+
+    @property
+    def svg(self) -> str:
+        """For a page as wide as a desk's."""
+        return for_page(vl_convert.vegalite_to_svg(self.spec), f"{self.slug}-wide", self.title)
+
+    @property
+    def narrow(self) -> str:
+        """The same for a phone: narrower, its letters as large, fewer dots, no hover values."""
+        values = _fewer(self.spec["data"]["values"], _MOST_DOTS_NARROW)
+        is_of_dots = self.spec["layer"][-1]["name"] == "dots"
+        spec = self.spec | {
+            "width": _NARROW,
+            "data": {"values": values} if is_of_dots else self.spec["data"],
+            "layer": [layer for layer in self.spec["layer"] if layer.get("name") != "hover"],
+        }
+        return for_page(
+            vl_convert.vegalite_to_svg(spec), f"{self.slug}-narrow", self.title, hovers=False
+        )
+
+    def as_svg(self) -> str:
+        """A document of its own: dark on white, with its title."""
+        svg = vl_convert.vegalite_to_svg(self._on_white())
+        return as_document(svg, self.title, self.caption)
+
+    def as_png(self) -> bytes:
+        """The same as pixels, at twice the size."""
+        png: bytes = vl_convert.vegalite_to_png(self._on_white(), scale=2.0)
+        return png
+
+    def _on_white(self) -> dict[str, Any]:
+        title = {"text": self.title, "anchor": "start", "color": _INK, "fontSize": 15}
+        plain = orjson.dumps(self.spec).replace(b'"currentColor"', f'"{_INK}"'.encode())
+        spec: dict[str, Any] = orjson.loads(plain) | {"background": "#ffffff", "title": title}
+        spec["padding"] = 12
+        return spec
 
 
 def draw(
     title: str,
     caption: str,
     values: list[dict[str, Any]],
-    names: list[str],
+    names: Sequence[str],
     mark: dict[str, Any],
     *,
-    x: tuple[str, str, dict[str, Any]],
-    y: tuple[str, str, dict[str, Any]],
+    x: Axis,
+    y: Axis,
+    coding: dict[str, Any] | None = None,
+    layers: Sequence[dict[str, Any]] = (),
+    more: Sequence[tuple[str, str]] = (),
+    height: int = _HEIGHT,
 ) -> Plot | None:
-    """A plot of rows that hold `target` and the fields of x and y: (field, title, scale).
+    """A plot of rows that hold `target` and the fields of x and y; None where there are none.
 
-    One colour for each of `names`; None where there is nothing to draw.
+    One colour, and one dash or shape, for each of `names`. `coding` is added to the mark's encoding;
+    `layers` are further Vega-Lite layers on the same rows, drawn beneath; `more` are (field, title)
+    of further columns of the table. A row's `hover` is its title for a mouse; else x and y are.
     """
     if not values:
         return None
-    text = {"labelColor": "currentColor", "titleColor": "currentColor"}
+    for row in values:
+        row.setdefault("hover", f"{row['target']}: {_told(row, x)}, {_told(row, y)}")
+    present = list(dict.fromkeys(row["target"] for row in values))
+    legend = _LEGEND | (_OF_LINES if mark["type"] == "line" else {}) | {"values": present}
+    by_target = {
+        "field": "target",
+        "type": "nominal",
+        "legend": legend if len(present) > 1 else None,
+    }
+    domain = {"domain": list(names)}
+    coding = dict(coding or {})
+    described = {"field": "hover", "type": "nominal"}
+    own = {"name": "marks", "mark": mark, "encoding": coding}
+    hover: list[dict[str, Any]] = []
+    if mark["type"] == "line":
+        coding["strokeDash"] = by_target | {"scale": domain | {"range": _some(DASHES, names)}}
+        shown = _fewer(values, _MOST_HOVERS)
+        spot = {"type": "point", "shape": "square", "size": 220, "filled": True, "opacity": 0}
+        hover = [
+            {
+                "name": "hover",
+                "data": {"values": shown},
+                "mark": spot,
+                "encoding": {"description": described},
+            }
+        ]
+    elif mark["type"] == "point":
+        own["name"] = "dots"
+        coding["shape"] = by_target | {"scale": domain | {"range": _some(SHAPES, names)}}
+        coding["description"] = described
+    else:
+        coding["description"] = described
     spec = {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-        "width": _WIDTH,
-        "height": _HEIGHT,
+        "width": _WIDE,
+        "height": height,
+        "autosize": {"type": "fit", "contains": "padding"},
         "background": None,
         "data": {"values": values},
-        "mark": mark,
         "encoding": {
             "x": {"field": x[0], "type": "quantitative", "title": x[1], "scale": x[2]},
             "y": {"field": y[0], "type": "quantitative", "title": y[1], "scale": y[2]},
-            "color": {
-                "field": "target",
-                "type": "nominal",
-                "scale": {"domain": names, "range": list(PALETTE[: len(names)])},
-                "legend": {"orient": "top", "title": None, "labelColor": "currentColor"},
-            },
+            "color": by_target | {"scale": domain | {"range": _some(PALETTE, names)}},
         },
-        "config": {
-            "font": "system-ui, sans-serif",
-            "view": {"stroke": None},
-            "axis": text
-            | {
-                "gridColor": "currentColor",
-                "gridOpacity": 0.12,
-                "domainColor": "currentColor",
-                "tickColor": "currentColor",
-                "labelFontSize": 12,
-                "titleFontSize": 12,
-                "titleFontWeight": "normal",
-            },
-        },
+        "layer": [*layers, *hover, own],
+        "config": _CONFIG,
     }
-    return Plot(title, caption, vl_convert.vegalite_to_svg(spec))
+    columns = [(x[0], x[1].removesuffix(" (log)")), (y[0], y[1].removesuffix(" (log)")), *more]
+    rows = (
+        (str(row["target"]), *(f"{row[field]:.4g}" for field, _ in columns))
+        for row in _fewer(values, _MOST_ROWS)
+    )
+    named = ("target", *(name for _, name in columns))
+    return Plot(title, caption, named, tuple(rows), spec)
 
 
 def nice_bin(span_s: float) -> float:
@@ -84,3 +173,74 @@ def nice_bin(span_s: float) -> float:
     least = span_s / _MAX_BINS
     scale = 10.0 ** math.floor(math.log10(least))
     return next(step * scale for step in (1, 2, 5, 10) if step * scale >= least)
+
+
+def rule_at(y: float) -> dict[str, Any]:
+    """A layer: a line across, at `y`."""
+    return {
+        "name": "rule",
+        "data": {"values": [{"at": y}]},
+        "mark": {"type": "rule", "color": "currentColor", "strokeWidth": 1.5, "opacity": 0.7},
+        "encoding": {"x": None, "y": {"field": "at", "type": "quantitative"}, "color": None},
+    }
+
+
+def _some(choices: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    """One choice a name, over and over where there are more names."""
+    return [choices[at % len(choices)] for at in range(len(names))]
+
+
+def _told(row: dict[str, Any], axis: Axis) -> str:
+    return f"{axis[1].removesuffix(' (log)')} {row[axis[0]]:.4g}"
+
+
+def _fewer(values: Iterable[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    """At most `most` rows of each target, evenly chosen, its last one always."""
+    by_target: dict[str, list[dict[str, Any]]] = {}
+    for row in values:
+        by_target.setdefault(row["target"], []).append(row)
+    return [rows[at] for rows in by_target.values() for at in chosen(len(rows), most)]
+
+
+def chosen(count: int, most: int) -> list[int]:
+    """At most `most` of `count` places, evenly spread, the first and the last among them."""
+    if count <= most:
+        return list(range(count))
+    return [at * (count - 1) // (most - 1) for at in range(most)]
+
+
+_LEGEND: Final = {
+    "orient": "top",
+    "title": None,
+    "labelColor": "currentColor",
+    "labelFontSize": 13,
+    "labelLimit": 300,
+    "columns": 3,
+    "symbolSize": 160,
+    "symbolStrokeWidth": 2.5,
+}
+_OF_LINES: Final = {
+    "symbolType": "stroke",
+    "symbolSize": 500,
+    "symbolFillColor": "transparent",
+    "symbolOpacity": 1,
+}
+_CONFIG: Final = {
+    "font": "system-ui, sans-serif",
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": "currentColor",
+        "titleColor": "currentColor",
+        "gridColor": "currentColor",
+        "gridOpacity": 0.12,
+        "domainColor": "currentColor",
+        "tickColor": "currentColor",
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+        "labelOverlap": "greedy",
+        "labelSeparation": 6,
+    },
+    "axisX": {"tickCount": 6},
+    "axisY": {"tickCount": 5},
+}
