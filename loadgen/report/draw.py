@@ -18,18 +18,19 @@ import vl_convert
 
 from loadgen.report.svg import as_document, for_page
 
-PALETTE: Final = ("#D55E00", "#0072B2", "#009E73", "#B8649A", "#9A7500", "#5C7FD6", "#808080")
+PALETTE: Final = ("#D55E00", "#1E81C4", "#009E73", "#B8649A", "#9A7500", "#5C7FD6", "#808080")
 DASHES: Final = ([1, 0], [7, 3], [2, 3], [9, 3, 2, 3], [4, 2], [1, 2], [12, 4])
 SHAPES: Final = ("circle", "triangle-up", "square", "diamond", "cross", "triangle-down", "wedge")
-_HEIGHT: Final = 290
-_WIDE: Final = 704
+_HEIGHT: Final = 300
+_WIDE: Final = 900
 _NARROW: Final = 360
-"""Pixels of the whole drawing; the narrow one is for pages below 640 pixels."""
+"""Pixels of the whole drawing; `style.css` says below which width of the page it is narrow."""
 _INK: Final = "#1b1f24"
 _MAX_BINS: Final = 120
 _MOST_HOVERS: Final = 60
 _MOST_DOTS_NARROW: Final = 200
 _MOST_ROWS: Final = 25
+_MOST_TICKS: Final = 9
 
 Axis = tuple[str, str, dict[str, Any]]
 """(field, title, scale)"""
@@ -106,7 +107,7 @@ def draw(
 ) -> Plot | None:
     """A plot of rows that hold `target` and the fields of x and y; None where there are none.
 
-    One colour, and one dash or shape, for each of `names`. `coding` is added to the mark's encoding;
+    One colour, and one dash or shape, for each of `names`. `coding` joins the mark's encoding;
     `layers` are further Vega-Lite layers on the same rows, drawn beneath; `more` are (field, title)
     of further columns of the table. A row's `hover` is its title for a mouse; else x and y are.
     """
@@ -152,8 +153,8 @@ def draw(
         "background": None,
         "data": {"values": values},
         "encoding": {
-            "x": {"field": x[0], "type": "quantitative", "title": x[1], "scale": x[2]},
-            "y": {"field": y[0], "type": "quantitative", "title": y[1], "scale": y[2]},
+            "x": _axis(x, values),
+            "y": _axis(y, values),
             "color": by_target | {"scale": domain | {"range": _some(PALETTE, names)}},
         },
         "layer": [*layers, *hover, own],
@@ -183,6 +184,33 @@ def rule_at(y: float) -> dict[str, Any]:
         "mark": {"type": "rule", "color": "currentColor", "strokeWidth": 1.5, "opacity": 0.7},
         "encoding": {"x": None, "y": {"field": "at", "type": "quantitative"}, "color": None},
     }
+
+
+def _axis(axis: Axis, values: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    field, title, scale = axis
+    encoding = {"field": field, "type": "quantitative", "title": title, "scale": scale}
+    if scale.get("type") == "log":
+        at = [row[field] for row in values] + scale.get("domain", [])
+        ticks = log_ticks(min(at), max(at))
+        encoding["axis"] = {
+            "values": ticks,
+            "tickCount": len(ticks),  # else Vega drops some of them
+            "labelExpr": "format(datum.value, '~g')",
+        }
+    return encoding
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten from `low` to `high`; of many, the powers alone."""
+    if not 0 < low <= high:
+        return []
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in ((1, 2, 5), (1, 3), (1,)):
+        ticks = [float(f"{step}e{power}") for power in powers for step in steps]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if len(ticks) <= _MOST_TICKS:
+            break
+    return ticks[:: -(-len(ticks) // _MOST_TICKS) or 1]
 
 
 def _some(choices: Sequence[Any], names: Sequence[str]) -> list[Any]:

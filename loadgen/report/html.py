@@ -18,7 +18,9 @@ from loadgen.report.figures import (
     pairs_of,
     prompts_of,
     rows_of,
+    successes_of,
 )
+from loadgen.report.formulas import FORMULAS, formula_of
 from loadgen.report.plots import draw_all
 
 if TYPE_CHECKING:
@@ -45,6 +47,9 @@ def render_html(result: Result) -> str:
         pairs=pairs_of(result.paired, names[0]),
         columns=columns_of(result.summaries),
         rows=rows_of(result.summaries, result.percentiles),
+        successes=successes_of(result.summaries),
+        formulas=FORMULAS,
+        formula_of=formula_of,
         plots=draw_all(result.columns),
         facts=_facts(result),
         command=shlex.join(header.command),

@@ -13,10 +13,13 @@ from xml.sax.saxutils import escape, quoteattr
 
 _ROOT: Final = re.compile(r"<svg [^>]*?width=\"(\d+)\" height=\"(\d+)\"[^>]*>")
 _LABELLED: Final = re.compile(
-    r'<(path|line) aria-label="([^"]*)" role="graphics-symbol" aria-roledescription="[^"]*"([^>]*)/>'
+    r'<(path|line) aria-label="([^"]*)" role="graphics-symbol"'
+    r' aria-roledescription="[^"]*"([^>]*)/>'
 )
 _ARIA: Final = re.compile(r' (?:aria-[a-z]+|role)="[^"]*"')
-_EMPTY: Final = re.compile(r'<path class="(?:background|foreground)"[^>]*d="(?:M0,0h0v0h0Z)?"[^>]*/>')
+_EMPTY: Final = re.compile(
+    r'<path class="(?:background|foreground)"[^>]*d="(?:M0,0h0v0h0Z)?"[^>]*/>'
+)
 _GEOMETRY: Final = re.compile(r' (?:d|transform)="[^"]*"')
 _LONG: Final = re.compile(r"(\d+\.\d)\d+")
 _ID: Final = re.compile(r'(id="|url\(#)')

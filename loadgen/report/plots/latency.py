@@ -13,7 +13,7 @@ from loadgen.report.plots.series import LINE, LOG, Series, each, points, said_s
 _MOST_DOTS: Final = 500
 _MOST_POSITIONS: Final = 80
 _MOST_GAPS: Final = 2_000_000
-_FEWEST_GAPS: Final = 5
+_FEWEST_GAPS: Final = 20
 
 
 def distribution_of(series: Series, short: str, long: str, attribute: str) -> Plot | None:
@@ -60,7 +60,7 @@ def by_output_length(series: Series) -> Plot | None:
         f"short outputs lie as high as long ones. {each(told)}",
         values,
         list(series),
-        {"type": "point", "filled": True, "size": 30, "opacity": 0.75},
+        {"type": "point", "filled": True, "size": 30, "opacity": 0.85},
         x=("t", "output tokens (log)", LOG),
         y=("y", "E2E, seconds", {}),
     )
@@ -80,17 +80,16 @@ def by_position(series: Series) -> Plot | None:
         order = np.argsort(bins, kind="stable")
         edges = np.flatnonzero(np.diff(bins[order])) + 1
         fewest = min(_FEWEST_GAPS, int(np.bincount(bins).max()))
-        for places, gaps_s in zip(
-            np.split(position[order], edges), np.split(gap_s[order], edges), strict=True
-        ):
+        binned = (np.split(values_of[order], edges) for values_of in (position, gap_s))
+        for places, gaps_s in zip(*binned, strict=True):
             if len(gaps_s) < fewest:
                 continue
-            median, high = (float(at) * 1000 for at in np.quantile(gaps_s, (0.5, 0.9)))
+            median, high = (float(value) * 1000 for value in np.quantile(gaps_s, (0.5, 0.9)))
             at = int(places.min())
             hover = f"{name}: token {at:,}: median {median:.1f} ms, p90 {high:.1f} ms"
             values.append({"target": name, "t": at, "y": median, "high": high, "hover": hover})
-        median, high = (said_s(float(at)) for at in np.quantile(gap_s, (0.5, 0.9)))
-        told.append(f"{name}: median {median}, p90 {high} over all positions")
+        over_all = [said_s(float(value)) for value in np.quantile(gap_s, (0.5, 0.9))]
+        told.append(f"{name}: median {over_all[0]}, p90 {over_all[1]} over all positions")
     of_each = "token" if width == 1 else f"{width} tokens"
     band = {"mark": {"type": "area", "opacity": 0.2}, "encoding": {"y2": {"field": "high"}}}
     return draw(

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from loadgen.columns import Floats, Ints
 from loadgen.report.draw import Plot, draw, nice_bin
 from loadgen.report.plots.series import (
     LINE,
@@ -34,7 +35,7 @@ def throughput(series: Series) -> Plot | None:
         at_s = c.chunk_s - np.repeat(start_s, np.diff(c.first_chunk))
         bins = (at_s / bin_s).astype(np.int64).clip(0, last)
         tokens = np.bincount(bins, weights=c.chunk_tokens, minlength=last + 1) / bin_s
-        values += points(name, np.arange(last + 1) * bin_s, tokens, last + 1)
+        values += points(name, _bins_s(np.arange(last + 1), bin_s), tokens, last + 1)
         told.append(
             f"{name}: median {np.median(tokens[:last]):,.0f}, at most {tokens.max():,.0f}"
             if last
@@ -93,7 +94,7 @@ def lag(series: Series) -> Plot | None:
         worst_s = np.full(int(bins.max()) + 1, np.nan)
         np.fmax.at(worst_s, bins, late_s)
         known = np.flatnonzero(~np.isnan(worst_s))
-        values += points(name, known * bin_s, worst_s[known] * 1000, len(known))
+        values += points(name, _bins_s(known, bin_s), worst_s[known] * 1000, len(known))
         told.append(f"{name}: median {said_s(np.median(late_s))}, worst {said_s(late_s.max())}")
     return draw(
         "Schedule lag over time",
@@ -105,6 +106,11 @@ def lag(series: Series) -> Plot | None:
         x=("t", OWN_TIME, {}),
         y=("y", "start \N{MINUS SIGN} due, ms", {}),
     )
+
+
+def _bins_s(bins: Ints, bin_s: float) -> Floats:
+    """Where each bin begins."""
+    return bins.astype(np.float64) * bin_s
 
 
 def _bin_s(series: Series) -> float | None:

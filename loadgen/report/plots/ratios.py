@@ -41,7 +41,7 @@ def _ratio(series: Series, baseline: str, name: str) -> Plot | None:
         f"One dot a request, served by both; below the line at 1, {name} was faster. {told}",
         points(name, at, ratio, _MOST_DOTS),
         list(series),
-        {"type": "point", "filled": True, "size": 30, "opacity": 0.75},
+        {"type": "point", "filled": True, "size": 30, "opacity": 0.85},
         x=("t", "output tokens asked (log)", LOG),
         y=("y", f"E2E ratio, {name} / {baseline} (log)", LOG | {"domain": around_1}),
         layers=[rule_at(1.0)],

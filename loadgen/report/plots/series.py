@@ -34,9 +34,7 @@ def turn_starts_s(c: Columns) -> Floats:
 
 def points(name: str, x: Floats | Ints, y: Floats | Ints, most: int) -> list[dict[str, Any]]:
     """At most `most` evenly chosen points, the first and the last among them."""
-    return [
-        {"target": name, "t": float(x[at]), "y": float(y[at])} for at in chosen(len(x), most)
-    ]
+    return [{"target": name, "t": float(x[at]), "y": float(y[at])} for at in chosen(len(x), most)]
 
 
 def said_s(seconds: float) -> str:

@@ -16,7 +16,7 @@ from loadgen.report.draw import Plot, draw
 from loadgen.report.plots.series import OWN_TIME, Series, said_s, turn_starts_s
 
 _MOST: Final = 150
-"""Requests that are shown: the first ones."""
+"""Requests that are shown: the first ones of the first turn."""
 _LANE_PX: Final = 7
 _FRAME_PX: Final = 90
 _MOST_LANES: Final = 60
@@ -28,9 +28,11 @@ def slots(series: Series) -> list[Plot | None]:
 
 
 def _slots(names: list[str], name: str, c: Columns) -> Plot | None:
-    rows = np.flatnonzero(c.was_sent & (c.end_s > c.start_s))
-    if not len(rows):
+    sent = c.was_sent & (c.end_s > c.start_s)
+    turns = [turn for turn in c.turns() if (sent & turn).any()]
+    if not turns:
         return None
+    rows = np.flatnonzero(sent & turns[0])
     shift_s = turn_starts_s(c)
     order = rows[np.argsort((c.start_s - shift_s)[rows], kind="stable")][:_MOST]
     lanes = _lanes((c.start_s - shift_s)[order], (c.end_s - shift_s)[order])
@@ -69,10 +71,11 @@ def _slots(names: list[str], name: str, c: Columns) -> Plot | None:
             "description": described,
         },
     }
-    whole = f"The first {len(order)} of {len(rows):,} requests" if len(order) < len(rows) else "All"
+    requests = f"{len(order):,} of {int(sent.sum()):,} requests"
+    which = requests if len(turns) == 1 else f"{requests} (of its first turn)"
     return draw(
         f"Who was in flight when: {name}",
-        f"{whole}, each a bar in the lowest free lane: thin while it waits for its first token, "
+        f"{which}, each a bar in the lowest free lane: thin while it waits for its first token, "
         f"thick while tokens come. {name}: {count} lanes; {waiting:.0%} of the time in flight "
         "was waiting for the first token.",
         values,
