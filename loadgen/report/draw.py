@@ -128,6 +128,7 @@ def draw(
     own = {"name": "marks", "mark": mark, "encoding": coding}
     hover: list[dict[str, Any]] = []
     if mark["type"] == "line":
+        own["mark"] = mark | {"aria": False}  # a line has many values, and Vega would tell one
         coding["strokeDash"] = by_target | {"scale": domain | {"range": _some(DASHES, names)}}
         shown = _fewer(values, _MOST_HOVERS)
         spot = {"type": "point", "shape": "square", "size": 220, "filled": True, "opacity": 0}
@@ -181,7 +182,13 @@ def rule_at(y: float) -> dict[str, Any]:
     return {
         "name": "rule",
         "data": {"values": [{"at": y}]},
-        "mark": {"type": "rule", "color": "currentColor", "strokeWidth": 1.5, "opacity": 0.7},
+        "mark": {
+            "type": "rule",
+            "color": "currentColor",
+            "strokeWidth": 1.5,
+            "opacity": 0.7,
+            "aria": False,
+        },
         "encoding": {"x": None, "y": {"field": "at", "type": "quantitative"}, "color": None},
     }
 

@@ -68,7 +68,8 @@ def rebuild(path: Path) -> Result:
     goodput_ms = run.header.config["output"].get("goodput")
     slo = Slo.of(goodput_ms) if goodput_ms else None
     summaries = {name: stats.summarise(c, percentiles, slo) for name, c in columns.items()}
-    verdict = judge(run.header, summaries, percentiles, health=run.health, stopped=run.stopped)
+    stopped = run.stopped or ("the run is still going on" if run.is_running else None)
+    verdict = judge(run.header, summaries, percentiles, health=run.health, stopped=stopped)
     first, *others = columns
     paired = {name: compare_paired(columns[first], columns[name], slo) for name in others}
     result = Result(run, columns, summaries, verdict, paired, percentiles, slo)

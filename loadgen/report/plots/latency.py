@@ -61,7 +61,7 @@ def by_output_length(series: Series) -> Plot | None:
         values,
         list(series),
         {"type": "point", "filled": True, "size": 30, "opacity": 0.85},
-        x=("t", "output tokens (log)", LOG),
+        x=("t", "output tokens (log)", LOG | {"padding": 6}),
         y=("y", "E2E, seconds", {}),
     )
 
@@ -91,7 +91,10 @@ def by_position(series: Series) -> Plot | None:
         over_all = [said_s(float(value)) for value in np.quantile(gap_s, (0.5, 0.9))]
         told.append(f"{name}: median {over_all[0]}, p90 {over_all[1]} over all positions")
     of_each = "token" if width == 1 else f"{width} tokens"
-    band = {"mark": {"type": "area", "opacity": 0.2}, "encoding": {"y2": {"field": "high"}}}
+    band = {
+        "mark": {"type": "area", "opacity": 0.2, "aria": False},
+        "encoding": {"y2": {"field": "high"}},
+    }
     return draw(
         "Inter-token latency by position in the answer",
         f"The gap before the k-th token: median of each {of_each}, and a band up to the p90. "

@@ -42,7 +42,7 @@ def _ratio(series: Series, baseline: str, name: str) -> Plot | None:
         points(name, at, ratio, _MOST_DOTS),
         list(series),
         {"type": "point", "filled": True, "size": 30, "opacity": 0.85},
-        x=("t", "output tokens asked (log)", LOG),
+        x=("t", "output tokens asked (log)", LOG | {"padding": 6}),
         y=("y", f"E2E ratio, {name} / {baseline} (log)", LOG | {"domain": around_1}),
         layers=[rule_at(1.0)],
     )
