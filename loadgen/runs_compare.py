@@ -1,8 +1,8 @@
 """`loadgen runs compare`: two runs of one trace, paired request by request.
 
-The tables and intervals are those of `loadgen compare`. What is missing is its alternation: the runs
-were made one after the other, so whatever drifted between them is in the difference, and the output
-says so. It writes nothing.
+The tables and intervals are those of `loadgen compare`. What is missing is its alternation: the
+runs were made one after the other, so whatever drifted between them is in the difference, and the
+output says so. It writes nothing.
 """
 
 from __future__ import annotations
