@@ -31,6 +31,7 @@ _MOST_HOVERS: Final = 60
 _MOST_DOTS_NARROW: Final = 200
 _MOST_ROWS: Final = 25
 _MOST_TICKS: Final = 9
+_LEGEND_ROW: Final = 18
 
 Axis = tuple[str, str, dict[str, Any]]
 """(field, title, scale)"""
@@ -62,16 +63,20 @@ class Plot:
     @property
     def narrow(self) -> str:
         """The same for a phone: narrower, its letters as large, fewer dots, no hover values."""
-        values = _fewer(self.spec["data"]["values"], _MOST_DOTS_NARROW)
-        is_of_dots = self.spec["layer"][-1]["name"] == "dots"
-        spec = self.spec | {
-            "width": _NARROW,
-            "data": {"values": values} if is_of_dots else self.spec["data"],
-            "layer": [layer for layer in self.spec["layer"] if layer.get("name") != "hover"],
-        }
-        return for_page(
-            vl_convert.vegalite_to_svg(spec), f"{self.slug}-narrow", self.title, hovers=False
-        )
+        spec: dict[str, Any] = orjson.loads(orjson.dumps(self.spec))
+        spec["layer"] = [layer for layer in spec["layer"] if layer.get("name") != "hover"]
+        own = spec["layer"][-1]
+        if own["name"] == "dots":
+            spec["data"]["values"] = _fewer(spec["data"]["values"], _MOST_DOTS_NARROW)
+        spec["width"] = _NARROW
+        for encoding in (spec["encoding"], own["encoding"]):
+            for channel in ("color", "shape", "strokeDash"):
+                if legend := encoding.get(channel, {}).get("legend"):
+                    legend["columns"] = columns = _columns(legend["values"], _NARROW)
+                    if channel == "color":
+                        spec["height"] += _LEGEND_ROW * (-(-len(legend["values"]) // columns) - 1)
+        name = f"{self.slug}-narrow"
+        return for_page(vl_convert.vegalite_to_svg(spec), name, self.title, hovers=False)
 
     def as_svg(self) -> str:
         """A document of its own: dark on white, with its title."""
@@ -116,7 +121,8 @@ def draw(
     for row in values:
         row.setdefault("hover", f"{row['target']}: {_told(row, x)}, {_told(row, y)}")
     present = list(dict.fromkeys(row["target"] for row in values))
-    legend = _LEGEND | (_OF_LINES if mark["type"] == "line" else {}) | {"values": present}
+    legend = _LEGEND | (_OF_LINES if mark["type"] == "line" else {})
+    legend |= {"values": present, "columns": _columns(present, _WIDE)}
     by_target = {
         "field": "target",
         "type": "nominal",
@@ -220,6 +226,12 @@ def log_ticks(low: float, high: float) -> list[float]:
     return ticks[:: -(-len(ticks) // _MOST_TICKS) or 1]
 
 
+def _columns(names: Sequence[str], width: int) -> int:
+    """Of a legend, so that its names fit beside each other, in whatever font they are shown."""
+    longest = min(36, max(map(len, names)))
+    return max(1, int((width - 60) / (60 + 8.5 * longest)))
+
+
 def _some(choices: Sequence[Any], names: Sequence[str]) -> list[Any]:
     """One choice a name, over and over where there are more names."""
     return [choices[at % len(choices)] for at in range(len(names))]
@@ -249,8 +261,8 @@ _LEGEND: Final = {
     "title": None,
     "labelColor": "currentColor",
     "labelFontSize": 13,
-    "labelLimit": 300,
-    "columns": 3,
+    "labelLimit": 290,
+    "columnPadding": 24,
     "symbolSize": 160,
     "symbolStrokeWidth": 2.5,
 }

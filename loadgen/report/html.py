@@ -43,7 +43,10 @@ def render_html(result: Result) -> str:
         header=header,
         verdict=result.verdict,
         summaries=result.summaries,
-        answer=answer_of(result.summaries, result.paired),
+        answers=[
+            answer_of({name: result.summaries[name] for name in (names[0], other)}, result.paired)
+            for other in names[1:]
+        ],
         confidence=CONFIDENCE,
         pairs=pairs_of(result.paired, names[0]),
         columns=columns_of(result.summaries),

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_records import made_header
 from scipy import stats as scipy_stats
@@ -168,6 +168,7 @@ def test_the_interval_of_a_rate(comparison: Comparison) -> None:
     assert (found.low, found.high) == pytest.approx(np.exp(interval), rel=1e-6)
 
 
+@settings(deadline=None)
 @given(t=st.floats(-40, 40), freedom=st.integers(1, 60))
 def test_students_t_is_scipys(t: float, freedom: int) -> None:
     """Distribution function and quantile, at any freedom."""
@@ -205,6 +206,7 @@ def test_the_bootstrap_is_near_scipys(seed: int) -> None:
     assert np.log(found.high) >= theirs.high - 0.15 * width
 
 
+@settings(deadline=None)
 @given(p=st.lists(st.floats(1e-5, 0.02), min_size=1, max_size=6, unique=True))
 def test_holm_is_the_closed_test_of_bonferronis(p: list[float]) -> None:
     """A metric is shown if and only if Bonferroni rejects every set of metrics that it is in.

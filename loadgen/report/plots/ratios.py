@@ -43,6 +43,6 @@ def _ratio(series: Series, baseline: str, name: str) -> Plot | None:
         list(series),
         {"type": "point", "filled": True, "size": 30, "opacity": 0.85},
         x=("t", "output tokens asked (log)", LOG | {"padding": 6}),
-        y=("y", f"E2E ratio, {name} / {baseline} (log)", LOG | {"domain": around_1}),
+        y=("y", "E2E ratio (log)", LOG | {"domain": around_1}),
         layers=[rule_at(1.0)],
     )
