@@ -1,9 +1,7 @@
 """One plot, drawn by Vega-Lite (no browser, no network): for a page, for a phone, for a file.
 
-Targets differ by colour and also by dash or shape. The colours are Okabe and Ito's
-(https://jfly.uni-koeln.de/color/), the light ones darkened until they stand out from a white and
-from a black page; text and axes take the page's own colour. Each drawing brings its values as a
-table and, for a mouse, as titles of its marks. It does not know what it shows.
+Targets differ by colour and also by dash or shape. Each drawing brings its values as a table and,
+for a mouse, as titles of its marks. It does not know what it shows; how it looks is `look.py`'s.
 """
 
 from __future__ import annotations
@@ -16,11 +14,17 @@ from typing import Any, Final
 import orjson
 import vl_convert
 
+from loadgen.report.look import (
+    CONFIG,
+    DASHES,
+    LEGEND,
+    OF_LINES,
+    PALETTE,
+    SHAPES,
+    legend_columns,
+)
 from loadgen.report.svg import as_document, for_page
 
-PALETTE: Final = ("#D55E00", "#1E81C4", "#009E73", "#B8649A", "#9A7500", "#5C7FD6", "#808080")
-DASHES: Final = ([1, 0], [7, 3], [2, 3], [9, 3, 2, 3], [4, 2], [1, 2], [12, 4])
-SHAPES: Final = ("circle", "triangle-up", "square", "diamond", "cross", "triangle-down", "wedge")
 _HEIGHT: Final = 300
 _WIDE: Final = 900
 _NARROW: Final = 360
@@ -72,7 +76,8 @@ class Plot:
         for encoding in (spec["encoding"], own["encoding"]):
             for channel in ("color", "shape", "strokeDash"):
                 if legend := encoding.get(channel, {}).get("legend"):
-                    legend["columns"] = columns = _columns(legend["values"], _NARROW)
+                    legend["columns"] = columns = legend_columns(legend["values"], _NARROW)
+                    legend["labelLimit"] = _NARROW - 120
                     if channel == "color":
                         spec["height"] += _LEGEND_ROW * (-(-len(legend["values"]) // columns) - 1)
         name = f"{self.slug}-narrow"
@@ -121,8 +126,8 @@ def draw(
     for row in values:
         row.setdefault("hover", f"{row['target']}: {_told(row, x)}, {_told(row, y)}")
     present = list(dict.fromkeys(row["target"] for row in values))
-    legend = _LEGEND | (_OF_LINES if mark["type"] == "line" else {})
-    legend |= {"values": present, "columns": _columns(present, _WIDE)}
+    legend = LEGEND | (OF_LINES if mark["type"] == "line" else {})
+    legend |= {"values": present, "columns": legend_columns(present, _WIDE)}
     by_target = {
         "field": "target",
         "type": "nominal",
@@ -165,7 +170,7 @@ def draw(
             "color": by_target | {"scale": domain | {"range": _some(PALETTE, names)}},
         },
         "layer": [*layers, *hover, own],
-        "config": _CONFIG,
+        "config": CONFIG,
     }
     columns = [(x[0], x[1].removesuffix(" (log)")), (y[0], y[1].removesuffix(" (log)")), *more]
     rows = (
@@ -226,12 +231,6 @@ def log_ticks(low: float, high: float) -> list[float]:
     return ticks[:: -(-len(ticks) // _MOST_TICKS) or 1]
 
 
-def _columns(names: Sequence[str], width: int) -> int:
-    """Of a legend, so that its names fit beside each other, in whatever font they are shown."""
-    longest = min(36, max(map(len, names)))
-    return max(1, int((width - 60) / (60 + 8.5 * longest)))
-
-
 def _some(choices: Sequence[Any], names: Sequence[str]) -> list[Any]:
     """One choice a name, over and over where there are more names."""
     return [choices[at % len(choices)] for at in range(len(names))]
@@ -254,40 +253,3 @@ def chosen(count: int, most: int) -> list[int]:
     if count <= most:
         return list(range(count))
     return [at * (count - 1) // (most - 1) for at in range(most)]
-
-
-_LEGEND: Final = {
-    "orient": "top",
-    "title": None,
-    "labelColor": "currentColor",
-    "labelFontSize": 13,
-    "labelLimit": 290,
-    "columnPadding": 24,
-    "symbolSize": 160,
-    "symbolStrokeWidth": 2.5,
-}
-_OF_LINES: Final = {
-    "symbolType": "stroke",
-    "symbolSize": 500,
-    "symbolFillColor": "transparent",
-    "symbolOpacity": 1,
-}
-_CONFIG: Final = {
-    "font": "system-ui, sans-serif",
-    "view": {"stroke": None},
-    "axis": {
-        "labelColor": "currentColor",
-        "titleColor": "currentColor",
-        "gridColor": "currentColor",
-        "gridOpacity": 0.12,
-        "domainColor": "currentColor",
-        "tickColor": "currentColor",
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-        "labelOverlap": "greedy",
-        "labelSeparation": 6,
-    },
-    "axisX": {"tickCount": 6},
-    "axisY": {"tickCount": 5},
-}

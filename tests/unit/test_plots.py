@@ -10,7 +10,7 @@ import pytest
 from made_records import made_record
 
 from loadgen.record import Outcome, RequestRecord
-from loadgen.report import draw
+from loadgen.report import draw, look
 from loadgen.report.plots import draw_all
 
 GOOD = [
@@ -69,7 +69,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-@pytest.mark.parametrize("colour", draw.PALETTE)
+@pytest.mark.parametrize("colour", look.PALETTE)
 @pytest.mark.parametrize("page", ["#ffffff", "#14171a"])
 def test_colours_stand_out(colour: str, page: str) -> None:
     """Each has a contrast of 3 or more to the white and to the black page (WCAG 2.2, 1.4.11)."""
@@ -85,7 +85,7 @@ def test_targets_differ_without_colour() -> None:
             looks = own.get("strokeDash") or own["shape"]
             assert looks["scale"]["domain"] == ["a", "b"]
             assert looks["scale"]["range"][0] != looks["scale"]["range"][1]
-    assert len(draw.PALETTE) == len(draw.DASHES) == len(draw.SHAPES)
+    assert len(look.PALETTE) == len(look.DASHES) == len(look.SHAPES)
 
 
 def test_captions_say_what_is_seen() -> None:

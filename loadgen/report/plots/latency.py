@@ -12,7 +12,7 @@ from loadgen.report.plots.series import LINE, LOG, Series, each, points, said_s
 
 _MOST_DOTS: Final = 500
 _MOST_POSITIONS: Final = 80
-_MOST_GAPS: Final = 2_000_000
+_MOST_GAPS: Final = 500_000
 _FEWEST_GAPS: Final = 20
 
 
