@@ -143,8 +143,9 @@ def test_a_keyboard_reaches_everything(browser: Browser, report: Path) -> None:
 
 
 def test_a_formula_is_one_click_away(browser: Browser, report: Path) -> None:
-    """A figure's name leads to its definition."""
+    """A figure's name leads to its definition, also when the skip link had the focus before."""
     page = opened(browser, report, PHONE, "light")
+    page.keyboard.press("Tab")
     page.get_by_role("link", name="ITL p99, ms").click()
     assert page.locator(":target").inner_text() == "ITL"
     assert page.locator(":target").is_visible()
