@@ -7,6 +7,7 @@ counted; anything else that is broken is an error with its place. It knows what 
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -43,6 +44,8 @@ class Run:
     """How each worker fared in each turn that it finished."""
     stopped: str | None
     """Why the run ended before its trace did, if it did."""
+    is_running: bool
+    """Whether the run goes on, in another process of this machine."""
     epoch_s: float | None
     """The run's start on the monotonic clock of the machine it ran on."""
 
@@ -90,8 +93,21 @@ def read_run(path: Path) -> Run:
         torn_lines=sum(map(_ends_torn, files)),
         health=tuple(health),
         stopped=reasons[0] if reasons else None,
+        is_running=is_running(path),
         epoch_s=epochs[0] if epochs else None,
     )
+
+
+def is_running(path: Path) -> bool:
+    """Whether a run holds the lock on its events, as `journal.EventLog` does until it ends."""
+    try:
+        with (path / EVENTS).open("rb") as events:
+            fcntl.flock(events, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no such file, or no locks on this file system
+        return False
+    return False
 
 
 def _record_files(path: Path) -> list[Path]:

@@ -132,6 +132,12 @@ class Columns:
         turn = self.turn
         return [turn == number for number in np.unique(turn)]
 
+    @property
+    def duplicates(self) -> int:
+        """Requests beyond the first of the same row and repeat: no run writes any."""
+        keys = self.repeat * (self.seq.max(initial=0) + 1) + self.seq
+        return len(self) - len(np.unique(keys))
+
     def span_s(self, rows: Flags) -> float:
         """From the first start to the last end of those of `rows` that were sent; 0 of none."""
         sent = rows & self.was_sent

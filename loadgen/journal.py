@@ -11,8 +11,10 @@ This writes; `archive.py` reads. It knows how records are kept, and not what the
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,6 +56,17 @@ class EventLog:
 
     def __init__(self, run_path: Path) -> None:
         self._path = run_path / EVENTS
+        try:
+            self._file = self._path.open("ab", buffering=0)
+            # Held until the run ends, however it ends: so readers know that it goes on.
+            with suppress(OSError):  # some file systems have no locks
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RunDirectoryError(f"{self._path}: cannot be written: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Nothing more happens to the run."""
+        self._file.close()
 
     def run_began(self, epoch_s: float) -> None:
         """`epoch_s` is the run's start on this machine's monotonic clock, for other processes."""
@@ -72,8 +85,7 @@ class EventLog:
 
     def _append(self, event: dict[str, Any]) -> None:
         try:
-            with self._path.open("ab", buffering=0) as file:
-                file.write(orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE))
+            self._file.write(orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE))
         except OSError as error:
             raise RunDirectoryError(f"{self._path}: cannot be written: {error.strerror}") from None
 

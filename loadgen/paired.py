@@ -101,7 +101,7 @@ def compare_paired(baseline: Columns, other: Columns, slo: Slo | None = None) ->
             RATES, _counts(baseline, slo), _counts(other, slo), strict=True
         )
     ]
-    first, second = _pair(baseline, other)
+    first, second = pair(baseline, other)
     units = _units(baseline, first)
     latencies = [_latency_effect(name, baseline, other, first, second, units) for name in LATENCIES]
     primary = rates[0]
@@ -118,7 +118,7 @@ def compare_paired(baseline: Columns, other: Columns, slo: Slo | None = None) ->
     )
 
 
-def _pair(baseline: Columns, other: Columns) -> tuple[Ints, Ints]:
+def pair(baseline: Columns, other: Columns) -> tuple[Ints, Ints]:
     """Rows of each that are the same request, ok on both; shape (pairs,) each."""
     keys = [c.repeat * _FAR + c.seq for c in (baseline, other)]
     ok = [np.flatnonzero(c.is_ok) for c in (baseline, other)]

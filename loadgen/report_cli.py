@@ -17,8 +17,13 @@ from loadgen.columns import Columns
 from loadgen.errors import ConfigError
 from loadgen.gate import Finding, judge_gates, read_gate
 from loadgen.journal import write_whole
-from loadgen.report import Result, rebuild
+from loadgen.report import Result, read_result, rebuild
+from loadgen.report.csv_rows import write_csv
 from loadgen.report.gates import as_junit, as_markdown
+from loadgen.report.markdown import result_as_markdown
+from loadgen.report.plots import draw_all
+from loadgen.report.schema import NAMES, schema_of
+from loadgen.report.table import write_parquet
 from loadgen.report.text import print_result
 from loadgen.report.vllm import as_vllm_result
 from loadgen.verdict import Grade
@@ -27,14 +32,24 @@ GATE_FAILED: Final = 3
 INVALID: Final = 4
 
 _TABLE_COLUMNS: Final = 100
+_INDENTED: Final = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 
 
 def report(arguments: argparse.Namespace) -> int:
     """Make all results of a run directory anew, and print them; or export them."""
+    if arguments.schema is not None:
+        print_json(schema_of(arguments.schema))
+        return 0
+    if arguments.run_directory is None:
+        raise ConfigError("RUN_DIR: name the run directory, one of those in runs/")
     if arguments.export is not None:
         return _export(arguments)
     if arguments.output is not None or arguments.target is not None:
         raise ConfigError("--output, --target: they go with --export")
+    if arguments.plots is not None:
+        return _write_plots(arguments)
+    if arguments.format is not None:
+        raise ConfigError("--format: it goes with --plots")
     result = rebuild(arguments.run_directory)
     show(result, as_json=arguments.json)
     return INVALID if result.verdict.grade is Grade.INVALID else 0
@@ -43,16 +58,48 @@ def report(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         raise ConfigError("--export: give the file to write by -o FILE")
-    run_read = read_run(arguments.run_directory)
-    target = _target_in(run_read, arguments.target)
-    percentiles = run_read.header.config["output"]["metric_percentiles"]
-    content = as_vllm_result(run_read.header, run_read.of_target(target), target, percentiles)
+    if arguments.target is not None and arguments.export != "vllm":
+        raise ConfigError(f"--target: a {arguments.export} export holds all targets; leave it out")
+    path, run_read = arguments.output, read_run(arguments.run_directory)
+    target = _target_in(run_read, arguments.target) if arguments.export == "vllm" else None
     try:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(arguments.output, orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        match arguments.export:
+            case "csv":
+                write_csv(path, run_read.records())
+            case "parquet":
+                write_parquet(path, run_read.records())
+            case "json":
+                shown = orjson.dumps(_as_json(read_result(run_read)), option=_INDENTED)
+                write_whole(path, shown)
+            case "markdown":
+                write_whole(path, result_as_markdown(read_result(run_read)).encode())
+            case _:
+                assert target is not None
+                percentiles = run_read.header.config["output"]["metric_percentiles"]
+                content = as_vllm_result(
+                    run_read.header, run_read.of_target(target), target, percentiles
+                )
+                write_whole(path, orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE))
     except OSError as error:
-        raise ConfigError(f"--output: {arguments.output}: {error.strerror}") from None
-    print(arguments.output)
+        raise ConfigError(f"--output: {path}: {error.strerror}") from None
+    print(path)
+    return 0
+
+
+def _write_plots(arguments: argparse.Namespace) -> int:
+    """Each plot of a run as a file, numbered in the report's order."""
+    kind = arguments.format or "svg"
+    plots = draw_all(read_result(read_run(arguments.run_directory)).columns)
+    folder = arguments.plots
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, plot in enumerate(plots, 1):
+            path = folder / f"{number:02}-{plot.slug}.{kind}"
+            write_whole(path, plot.as_png() if kind == "png" else plot.as_svg().encode())
+            print(path)
+    except OSError as error:
+        raise ConfigError(f"--plots: {folder}: {error.strerror}") from None
     return 0
 
 
@@ -106,20 +153,22 @@ def _write_findings(
 def show(result: Result, *, as_json: bool) -> None:
     """Print a run's result, and where its report is."""
     if as_json:
-        shown = {"run_directory": str(result.run.path), **result.as_json()}
-        if len(result.summaries) > 1:
-            shown["comparison"] = result.comparison()
-        print_json(shown)
+        print_json({"run_directory": str(result.run.path), **_as_json(result)})
         return
     console = Console(width=None if sys.stdout.isatty() else _TABLE_COLUMNS, highlight=False)
     print_result(result, console)
     console.print(f"report: {result.run.path / 'report.html'}", soft_wrap=True, markup=False)
 
 
+def _as_json(result: Result) -> dict[str, Any]:
+    """The content of `summary.json`, and that of `comparison.json` in it where there is one."""
+    shown = result.as_json()
+    return shown | {"comparison": result.comparison()} if len(result.summaries) > 1 else shown
+
+
 def print_json(content: dict[str, Any]) -> None:
     """Indented, to standard output."""
-    option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    sys.stdout.write(orjson.dumps(content, option=option).decode())
+    sys.stdout.write(orjson.dumps(content, option=_INDENTED).decode())
 
 
 def add_report(commands: Any) -> None:
@@ -131,15 +180,29 @@ def add_report(commands: Any) -> None:
         "also where the run was killed.",
         epilog="example: loadgen report runs/20260101T120000Z-compare-1a2b",
     )
-    command.add_argument("run_directory", type=Path, metavar="RUN_DIR", help="a directory in runs/")
+    command.add_argument(
+        "run_directory", type=Path, nargs="?", metavar="RUN_DIR", help="a directory in runs/"
+    )
     command.add_argument("--json", action="store_true", help="print JSON instead of the table")
     command.add_argument(
         "--export",
-        choices=["vllm"],
-        help="write one target's records in another tool's form: vllm is the detailed result of "
+        choices=["markdown", "csv", "parquet", "json", "vllm"],
+        help="write a file instead: markdown is for a pull request; csv and parquet hold the "
+        "records; json the summary and the comparison; vllm one target's detailed result as of "
         "`vllm bench serve`, by its own formulas",
     )
-    command.add_argument("--target", metavar="NAME", help="the target to export, where several are")
+    command.add_argument("--target", metavar="NAME", help="the target to export as vllm's")
+    command.add_argument(
+        "--plots", type=Path, metavar="FOLDER", help="write each plot as a file instead"
+    )
+    command.add_argument(
+        "--format", choices=["svg", "png"], help="of the files that --plots writes (default: svg)"
+    )
+    command.add_argument(
+        "--schema",
+        choices=list(NAMES),
+        help="print the JSON Schema of summary.json or comparison.json instead; needs no RUN_DIR",
+    )
     command.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to export to")
     command.set_defaults(call=report)
 

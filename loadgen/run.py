@@ -188,6 +188,7 @@ async def run(
                 for assignments in _assignments(planned, path, epoch_s)
             ]
             log = EventLog(path)
+            stack.callback(log.close)
             log.run_began(epoch_s)
             conductor = Conductor(planned, pools, log, progress, live_run, epoch_s)
             with conductor.signals_stop():

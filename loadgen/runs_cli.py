@@ -1,4 +1,4 @@
-"""`loadgen runs`: the run directories of a folder, listed, labelled and pruned.
+"""`loadgen runs`: the run directories of a folder, listed, shown, labelled, renamed and pruned.
 
 It reads headers and summaries, and never records. Only what has a run's header is ever removed.
 """
@@ -6,6 +6,9 @@ It reads headers and summaries, and never records. Only what has a run's header 
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import shlex
 import shutil
 import sys
 from dataclasses import dataclass
@@ -18,13 +21,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from loadgen.archive import read_header
+from loadgen.archive import is_running, read_header
 from loadgen.errors import ConfigError, RunDirectoryError
 from loadgen.journal import HEADER, write_whole
 from loadgen.record import RunHeader
+from loadgen.report.facts import facts_of
 from loadgen.report_cli import print_json
+from loadgen.runs_compare import add_compare_runs
 
 _COLUMNS: Final = 120
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,72 @@ def show_list(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def show_one(arguments: argparse.Namespace) -> int:
+    """Print what a run was, and what it came to as far as its results were made."""
+    path = arguments.run_directory
+    run = Listed(path, read_header(path), _summary_of(path))
+    if arguments.json:
+        print_json(run.as_json())
+        return 0
+    header, state = run.header, " (still going on)" if is_running(path) else ""
+    console = Console(width=None if sys.stdout.isatty() else _COLUMNS, highlight=False)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    facts = [
+        ("run", f"{header.run_id}{state}"),
+        ("label", header.label or "-"),
+        ("started", header.started_at),
+        ("requests", f"{header.requests:,} to each target"),
+        *facts_of(header),
+        ("command", shlex.join(header.command)),
+        ("verdict", run.summary.get("verdict", f"not reported: loadgen report {path}")),
+    ]
+    for name, value in facts:
+        table.add_row(escape(name), escape(value))
+    console.print(table)
+    for reason in run.summary.get("reasons", ()):
+        console.print(escape(f"  {reason['grade']} {reason['target']}: {reason['text']}"))
+    for name, figures in run.summary.get("targets", {}).items():
+        console.print(escape(f"{name}: {_headline(figures)}"))
+    return 0
+
+
+def _headline(figures: dict[str, Any]) -> str:
+    rate = figures.get("output_tokens_per_s")
+    said = [
+        f"{figures['completed']:,} of {figures['requests']:,} requests ok",
+        "no output" if rate is None else f"{rate:,.1f} output tokens/s",
+    ]
+    for name, key in (("TTFT", "ttft_s"), ("E2E", "e2e_s")):
+        if (found := figures.get(key)) is not None:
+            p50, p99 = found["p50"] * 1000, found["p99"] * 1000
+            said.append(f"{name} p50 {p50:,.1f} ms, p99 {p99:,.1f} ms")
+    return ", ".join(said)
+
+
+def rename(arguments: argparse.Namespace) -> int:
+    """Rename a run's directory; its run id, which results and metrics refer to, stays."""
+    path: Path = arguments.run_directory
+    header = read_header(path)
+    if not _NAME.fullmatch(arguments.name):
+        raise ConfigError(
+            "NEW_NAME: letters, digits, `.`, `_` and `-`, beginning with a letter or digit, at "
+            "most 100; the directory stays in its folder"
+        )
+    if is_running(path):
+        raise ConfigError(f"{path}: the run is still going on; rename it when it has ended")
+    new = path.resolve().with_name(arguments.name)
+    if os.path.lexists(new):
+        raise ConfigError(f"{new}: exists already; choose another name")
+    try:
+        path.resolve().rename(new)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be renamed: {error.strerror}") from None
+    print(f"{new}: its run id stays {header.run_id}")
+    return 0
+
+
 def label(arguments: argparse.Namespace) -> int:
     """Give a run another label; its directory keeps its name, which results refer to."""
     header = read_header(arguments.run_directory)
@@ -124,6 +196,9 @@ def prune(arguments: argparse.Namespace) -> int:
     runs = list_runs(arguments.folder)
     old = runs[: max(0, len(runs) - arguments.keep)]
     for run in old:
+        if is_running(run.path):
+            print(f"kept {run.path}: still going on")
+            continue
         if not arguments.dry_run:
             shutil.rmtree(run.path)
         print(f"{'would remove' if arguments.dry_run else 'removed'} {run.path}")
@@ -132,7 +207,9 @@ def prune(arguments: argparse.Namespace) -> int:
 
 def add_runs(commands: Any) -> None:
     """Give the command line `loadgen runs`."""
-    runs = commands.add_parser("runs", help="list, label, prune runs", description="Runs on disk.")
+    runs = commands.add_parser(
+        "runs", help="list, show, compare, rename, prune runs", description="Runs on disk."
+    )
     actions = runs.add_subparsers(title="actions", metavar="ACTION", required=True)
     command = actions.add_parser(
         "list",
@@ -144,12 +221,32 @@ def add_runs(commands: Any) -> None:
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(call=show_list)
     command = actions.add_parser(
+        "show",
+        help="what a run was and came to",
+        description="Show one run: its targets, trace, versions, verdict and headline figures.",
+        epilog="example: loadgen runs show runs/20260101T120000Z-run-1a2b",
+    )
+    _add_run_directory(command)
+    command.add_argument("--json", action="store_true", help="print JSON, as `list` does")
+    command.set_defaults(call=show_one)
+    add_compare_runs(actions)
+    command = actions.add_parser(
+        "rename",
+        help="give a run's directory another name",
+        description="Rename a run's directory within its folder. The run id stays: reports, "
+        "exports and Prometheus refer to it.",
+        epilog="example: loadgen runs rename runs/20260101T120000Z-run-1a2b baseline",
+    )
+    _add_run_directory(command)
+    command.add_argument("name", metavar="NEW_NAME", help="a name, no path")
+    command.set_defaults(call=rename)
+    command = actions.add_parser(
         "label",
         help="give a run another label",
         description="Give a run another label; its directory keeps its name.",
         epilog="example: loadgen runs label runs/20260101T120000Z-run-1a2b nightly",
     )
-    command.add_argument("run_directory", type=Path, metavar="RUN_DIR", help="a directory in runs/")
+    _add_run_directory(command)
     command.add_argument("label", metavar="LABEL", help="the new label; empty: none")
     command.set_defaults(call=label)
     command = actions.add_parser(
@@ -164,6 +261,10 @@ def add_runs(commands: Any) -> None:
     )
     command.add_argument("--dry-run", action="store_true", help="say what would be removed")
     command.set_defaults(call=prune)
+
+
+def _add_run_directory(command: argparse.ArgumentParser) -> None:
+    command.add_argument("run_directory", type=Path, metavar="RUN_DIR", help="a directory in runs/")
 
 
 def _add_folder(command: argparse.ArgumentParser) -> None:

@@ -82,6 +82,8 @@ class Summary:
 
     requests: int
     """Due and recorded."""
+    duplicates: int
+    """Of these: records of a request that had one before; each figure counts them again."""
     completed: int
     """Ended with outcome ok."""
     failed: int
@@ -152,6 +154,7 @@ def summarise(
 
     return Summary(
         requests=len(c),
+        duplicates=c.duplicates,
         completed=int(ok.sum()),
         failed=int((~ok).sum()),
         outcomes=_tally(c.outcome, OUTCOMES),

@@ -114,9 +114,16 @@ def _weigh(rule: str, value: float, text: str) -> Iterator[Finding]:
 def _completeness(header: RunHeader, summary: Summary, stopped: str | None) -> Iterator[Finding]:
     if summary.completed == 0:
         yield Grade.INVALID, "no_success", "no request succeeded"
-    missing = header.requests - summary.requests
+    if summary.duplicates:
+        text = (
+            f"{summary.duplicates} of {summary.requests} records are of a request that has one "
+            "already, and every figure counts it again: the record files were copied or merged"
+        )
+        yield Grade.INVALID, "duplicated", text
+    recorded = summary.requests - summary.duplicates
+    missing = header.requests - recorded
     if missing > 0:
-        grade = Grade.INVALID if summary.requests < header.requests / 2 else Grade.SUSPECT
+        grade = Grade.INVALID if recorded < header.requests / 2 else Grade.SUSPECT
         why = stopped or "the run was cut short"
         yield grade, "unfinished", f"{missing} of {header.requests} requests have no record: {why}"
     if summary.requests:

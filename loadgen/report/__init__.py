@@ -1,5 +1,5 @@
 """Results for people and programs, made from a run directory and from nothing else."""
 
-from loadgen.report.result import Result, rebuild
+from loadgen.report.result import Result, read_result, rebuild
 
-__all__ = ["Result", "rebuild"]
+__all__ = ["Result", "read_result", "rebuild"]

@@ -221,6 +221,12 @@ def failures_of(summary: Summary) -> str:
     )
 
 
+def successes_of(summaries: dict[str, Summary]) -> str:
+    """`Latencies are of the requests that succeeded: a 60 of 64, b 64 of 64.`"""
+    counts = (f"{name} {s.completed:,} of {s.requests:,}" for name, s in summaries.items())
+    return f"Latencies are of the requests that succeeded: {', '.join(counts)}."
+
+
 def _from_due_rows(summaries: dict[str, Summary], percentiles: Sequence[float]) -> Iterator[Row]:
     """What the trace asked for beside what was done: rates, lag, and the latencies from due."""
     rates = [

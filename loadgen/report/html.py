@@ -7,10 +7,11 @@ Vega escapes the texts in it. It lays out; figures come from the summaries.
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
+from loadgen.report.facts import facts_of
 from loadgen.report.figures import (
     CONFIDENCE,
     answer_of,
@@ -18,7 +19,9 @@ from loadgen.report.figures import (
     pairs_of,
     prompts_of,
     rows_of,
+    successes_of,
 )
+from loadgen.report.formulas import FORMULAS, formula_of
 from loadgen.report.plots import draw_all
 
 if TYPE_CHECKING:
@@ -40,48 +43,31 @@ def render_html(result: Result) -> str:
         header=header,
         verdict=result.verdict,
         summaries=result.summaries,
-        answer=answer_of(result.summaries, result.paired, result.gain),
+        answers=[
+            answer_of(result.summaries, {other: found}, result.gain)
+            for other, found in result.paired.items()
+        ],
         confidence=CONFIDENCE,
         pairs=pairs_of(result.paired, names[0]),
         columns=columns_of(result.summaries),
         rows=rows_of(result.summaries, result.percentiles),
+        successes=successes_of(result.summaries),
+        formulas=FORMULAS,
+        formula_of=formula_of,
         plots=draw_all(result.columns),
         facts=_facts(result),
         command=shlex.join(header.command),
     )
 
 
-def _load_of(config: dict[str, Any]) -> str:
-    """How the trace was made into load, as far as it differs from the defaults."""
-    load = {key: value for key, value in config.get("load", {}).items() if value}
-    drawn = config.get("generate", {}) if config.get("trace") is None else {}
-    said = (drawn | load).items()
-    facts = {key: value for key, value in said if value is not None and value is not False}
-    return ", ".join(f"{key} {value}" for key, value in facts.items()) or "open loop"
-
-
-def _facts(result: Result) -> list[tuple[str, Any]]:
-    header = result.run.header
-    facts: list[tuple[str, Any]] = []
-    for target in header.targets:
-        fields = ", ".join(target.features) or "no optional fields"
-        facts.append(
-            (target.name, f"{target.base_url} · {target.model} · {target.endpoint} · {fields}")
-        )
+def _facts(result: Result) -> list[tuple[str, str]]:
+    """What the header tells, and what the answers told beside."""
+    facts = facts_of(result.run.header)
     for name, summary in result.summaries.items():
         sources = ", ".join(f"{source} ({n})" for source, n in summary.token_sources.items())
         facts.append((f"tokens of {name} counted by", sources or "nothing"))
-    if said := prompts_of(header):
+    if said := prompts_of(result.run.header):
         facts.append(("prompts", "; ".join(said).removeprefix("prompts: ")))
-    facts += [
-        ("trace", f"{header.trace_name}, SHA-256 {header.trace_sha256}"),
-        ("prompt seed", header.seed),
-        ("load", _load_of(header.config)),
-        ("transport", header.transport),
-        ("versions", ", ".join(f"{name} {v}" for name, v in header.versions.items())),
-        ("machine", ", ".join(f"{name} {v}" for name, v in header.machine.items())),
-        *header.metadata.items(),
-    ]
     if result.run.torn_lines:
         facts.append(("torn records", f"{result.run.torn_lines}, left out"))
     return facts

@@ -65,25 +65,30 @@ class Result:
 
 def rebuild(path: Path) -> Result:
     """Read the run at `path` and write all of its results anew; raises RunDirectoryError."""
-    run = read_run(path)
+    result = read_result(read_run(path))
+    write_whole(path / "summary.json", _json(result.as_json()))
+    if len(result.summaries) > 1:
+        write_whole(path / "comparison.json", _json(result.comparison()))
+    write_parquet(path / "records.parquet", result.run.records())
+    write_whole(path / "report.html", render_html(result).encode())
+    return result
+
+
+def read_result(run: Run) -> Result:
+    """What a run's records come to; writes nothing."""
     percentiles = tuple(run.header.config["output"]["metric_percentiles"])
     columns = {target.name: Columns.of(run.of_target(target.name)) for target in run.header.targets}
     goodput_ms = run.header.config["output"].get("goodput")
     slo = Slo.of(goodput_ms) if goodput_ms else None
     summaries = {name: stats.summarise(c, percentiles, slo) for name, c in columns.items()}
-    verdict = judge(run.header, summaries, percentiles, health=run.health, stopped=run.stopped)
+    stopped = run.stopped or ("the run is still going on" if run.is_running else None)
+    verdict = judge(run.header, summaries, percentiles, health=run.health, stopped=stopped)
     first, *others = columns
     is_split = (run.header.config.get("compare") or {}).get("split_gain") is not None
     compared = others[:1] if is_split else others
     paired = {name: compare_paired(columns[first], columns[name], slo) for name in compared}
     gain = split_gain(columns) if is_split else None
-    result = Result(run, columns, summaries, verdict, paired, gain, percentiles, slo)
-    write_whole(path / "summary.json", _json(result.as_json()))
-    if others:
-        write_whole(path / "comparison.json", _json(result.comparison()))
-    write_parquet(path / "records.parquet", run.records())
-    write_whole(path / "report.html", render_html(result).encode())
-    return result
+    return Result(run, columns, summaries, verdict, paired, gain, percentiles, slo)
 
 
 def _json(content: dict[str, Any]) -> bytes:

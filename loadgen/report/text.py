@@ -5,6 +5,7 @@ It prints; it computes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from rich import box
@@ -12,6 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from loadgen.gain import GainSplit
+from loadgen.paired import Comparison
 from loadgen.record import TokenSource
 from loadgen.report.figures import (
     CONFIDENCE,
@@ -24,23 +27,38 @@ from loadgen.report.figures import (
     rows_of,
 )
 from loadgen.report.result import Result
-from loadgen.verdict import Grade
+from loadgen.stats import Summary
+from loadgen.verdict import Grade, Verdict
 
 _COLOURS: Final = {Grade.VALID: "green", Grade.SUSPECT: "yellow", Grade.INVALID: "bold red"}
 
 
 def print_result(result: Result, console: Console) -> None:
     """Table, failures, answer and verdict."""
+    print_figures(result.summaries, result.percentiles, console)
+    for sentence in prompts_of(result.run.header):
+        console.print(escape(sentence))
+    if result.run.torn_lines:
+        console.print(f"left out: {result.run.torn_lines} record(s) that a kill cut short")
+    if len(result.summaries) > 1:
+        print_paired(result.summaries, result.paired, console, result.gain)
+    print_verdict(result.verdict, console)
+
+
+def print_figures(
+    summaries: dict[str, Summary], percentiles: Sequence[float], console: Console
+) -> None:
+    """The table, and of what its latencies are."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
-    for column in columns_of(result.summaries):
+    for column in columns_of(summaries):
         table.add_column(escape(column), justify="right")
-    for row in rows_of(result.summaries, result.percentiles):
+    for row in rows_of(summaries, percentiles):
         if row.starts_group:
             table.add_section()
         table.add_row(row.title, *row.cells)
     console.print(table)
-    for name, summary in result.summaries.items():
+    for name, summary in summaries.items():
         if summary.failed:
             console.print(
                 f"{escape(name)} failures: {failures_of(summary)}; "
@@ -51,17 +69,24 @@ def print_result(result: Result, console: Console) -> None:
             console.print(
                 f"{escape(name)} does not tell the tokens of a chunk: ITL counts each as one"
             )
-    for sentence in prompts_of(result.run.header):
-        console.print(escape(sentence))
-    if result.run.torn_lines:
-        console.print(f"left out: {result.run.torn_lines} record(s) that a kill cut short")
-    if len(result.summaries) > 1:
-        for pairs in pairs_of(result.paired, next(iter(result.summaries))):
-            console.print(_paired_table(pairs))
-        console.print(escape(answer_of(result.summaries, result.paired, result.gain)))
-    grade = result.verdict.grade
-    console.print(f"Verdict: [{_COLOURS[grade]}]{grade}[/]")
-    for reason in result.verdict.reasons:
+
+
+def print_paired(
+    summaries: dict[str, Summary],
+    paired: dict[str, Comparison],
+    console: Console,
+    gain: GainSplit | None = None,
+) -> None:
+    """Ratios request by request, and the answer in words."""
+    for pairs in pairs_of(paired, next(iter(summaries))):
+        console.print(_paired_table(pairs))
+    console.print(escape(answer_of(summaries, paired, gain)))
+
+
+def print_verdict(verdict: Verdict, console: Console, of: str = "") -> None:
+    """The grade with its reasons; `of` names the run where there are several."""
+    console.print(f"Verdict{of}: [{_COLOURS[verdict.grade]}]{verdict.grade}[/]")
+    for reason in verdict.reasons:
         console.print(f"  {reason.grade} {escape(reason.target)}: {escape(reason.text)}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,6 +13,8 @@ from made_records import made_header, made_record, made_run
 
 from loadgen.record import Outcome, RequestRecord, RunHeader, TargetInfo
 from loadgen.report import rebuild
+from loadgen.report.figures import rows_of
+from loadgen.report.formulas import FORMULAS, formula_of
 
 EVIL = "<script>alert(1)</script>"
 QUOTES = "\"'><img src=x onerror=alert(1)>"
@@ -85,7 +88,8 @@ def test_the_page_shows_the_run(page: str) -> None:
                  "vllm / static", "1.00x", "<svg", "loadgen compare --label 'a label'", "gpu",
                  "none", "schedule lag p99", "7 requests to each target"):  # fmt: skip
         assert part in text, part
-    assert page.count("<svg") == 5
+    assert page.count("<svg") == 2 * 10
+    assert "Latencies are of the requests that succeeded: static 6 of 7, vllm 6 of 7." in text
 
 
 def test_the_page_is_closed_html(page: str) -> None:
@@ -154,9 +158,9 @@ def test_no_text_of_others_becomes_markup(evil_page: str) -> None:
 def test_no_text_of_others_becomes_markup_in_a_plot(evil_page: str) -> None:
     """The plots' legends show target names, escaped."""
     drawings = re.findall(r"<svg.*?</svg>", evil_page, re.DOTALL)
-    assert len(drawings) == 5
+    assert len(drawings) == 2 * 10
+    assert sum("&lt;script" in drawing for drawing in drawings) >= 2 * 8
     for drawing in drawings:
-        assert "&lt;script" in drawing
         assert "<script" not in drawing
 
 
@@ -198,3 +202,39 @@ def test_comparison_json_is_there_for_several_targets(
     made = {file.name for file in path.iterdir()}
     assert {"summary.json", "report.html", "records.parquet"} <= made
     assert ("comparison.json" in made) is (len(names) > 1)
+
+
+def test_the_page_is_for_keyboards_and_screen_readers(page: str) -> None:
+    """A language, a skip link, headings without gaps, captions and scopes, and links that lead."""
+    found = Elements(page).found
+    assert ("html", {"lang": "en"}) in found
+    levels = [int(tag[1]) for tag, _ in found if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    assert page.count("<table>") == page.count("<caption")
+    assert all(
+        attributes.get("scope") in ("row", "col") for tag, attributes in found if tag == "th"
+    )
+    ids = [attributes["id"] for _, attributes in found if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    links = [str(attributes["href"]) for tag, attributes in found if tag == "a"]
+    assert "#main" in links
+    assert {link.removeprefix("#") for link in links} <= set(ids)
+
+
+def test_each_row_leads_to_its_formula(tmp_path: Path) -> None:
+    """Every figure of the table has a definition, and each definition is in docs/metrics.md."""
+    path = made_run(tmp_path / "run", made_header("a", "b", requests=7), records_of("a"))
+    config = {"load": {}, "output": {"metric_percentiles": [50], "goodput": {"ttft": 10}}}
+    header = made_header("a", requests=7, config=config)
+    path = made_run(tmp_path / "run", header, [])
+    result = rebuild(path)
+    for row in rows_of(result.summaries, result.percentiles):
+        assert formula_of(row.title) is not None, row.title
+    documented = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text()
+    told = dict(re.findall(r"^\| ([^|`]+) \| (.+) \|$", documented.partition("\n\n- ")[0], re.M))
+    plain = {name: text.replace("`", "") for name, text in told.items()}
+    plain.pop("figure")
+    plain.pop("---")
+    assert plain == {formula.name: formula.text for formula in FORMULAS}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from loadgen.record import (
     TokenSource,
     WorkerHealth,
 )
+from loadgen.report import rebuild
 from loadgen.report.table import write_parquet
 
 FULL = RequestRecord(
@@ -327,12 +330,34 @@ def test_events_are_read_as_they_were_written(tmp_path: Path) -> None:
     run = read_run(path)
     assert run.health == (HEALTH,)
     assert run.stopped == "the time is up"
+    log.close()
+
+
+def test_a_run_that_goes_on_is_known(tmp_path: Path) -> None:
+    """As long as its events are held open, and no longer, and also after a kill."""
+    path = made_run(tmp_path / "run", made_header("a"), [])
+    assert not read_run(path).is_running
+    code = (
+        "import sys, pathlib; from loadgen.journal import EventLog;"
+        f"log = EventLog(pathlib.Path({str(path)!r})); print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert read_run(path).is_running
+        assert "still going on" in " ".join(r.text for r in rebuild(path).verdict.reasons)
+        other.kill()
+    assert not read_run(path).is_running
 
 
 def test_a_torn_last_event_is_left_out(tmp_path: Path) -> None:
     """A kill in the middle of an event costs that event alone."""
     path = made_run(tmp_path / "run", made_header("a"), [])
-    EventLog(path).worker_done(HEALTH)
+    log = EventLog(path)
+    log.worker_done(HEALTH)
+    log.close()
     with (path / "events.jsonl").open("ab") as file:
         file.write(b'{"event":"stop')
     assert read_run(path).health == (HEALTH,)

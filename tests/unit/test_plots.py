@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
 from made_records import made_record
 
 from loadgen.record import Outcome, RequestRecord
-from loadgen.report import draw
+from loadgen.report import draw, look
 from loadgen.report.plots import draw_all
 
 GOOD = [
@@ -16,19 +18,129 @@ GOOD = [
     for n in range(8)
 ]
 TITLES = ["Output tokens per second over time", "Requests in flight", "Time to first token (TTFT)",
-          "End-to-end latency (E2E)", "End-to-end latency by output length"]  # fmt: skip
+          "End-to-end latency (E2E)", "End-to-end latency by output length",
+          "Inter-token latency by position in the answer",
+          "E2E of vllm / static, request by request",
+          "Who was in flight when: static", "Who was in flight when: vllm",
+          "Schedule lag over time"]  # fmt: skip
 
 
 def test_every_plot_of_a_comparison() -> None:
-    """Two targets with answers give five plots, each of them well-formed SVG that names both."""
+    """Two targets with answers give ten plots: well-formed SVG, words and a table of values."""
     found = draw_all({"static": GOOD, "vllm": GOOD})
     assert [plot.title for plot in found] == TITLES
     for plot in found:
+        for svg in (plot.svg, plot.narrow, plot.as_svg()):
+            assert ET.fromstring(svg).tag.endswith("svg")
+        told = plot.title + plot.caption + plot.svg
+        assert "vllm" in told or plot.title.endswith("static")
+        assert "static" in told or plot.title.endswith("vllm")
+        assert plot.rows
+        assert all(len(row) == len(plot.columns) for row in plot.rows)
+
+
+def test_a_drawing_on_a_page_is_one_named_image() -> None:
+    """Screen readers get a name and no marks; a mouse gets each mark's values; a phone neither."""
+    for plot in draw_all({"a": GOOD, "b": GOOD}):
         root = ET.fromstring(plot.svg)
-        assert root.tag.endswith("svg")
-        assert "static" in plot.svg
-        assert "vllm" in plot.svg
-        assert plot.caption
+        assert root.get("role") == "img"
+        assert root.get("aria-label") == plot.title
+        assert not re.search(r"aria-(?!label)", plot.svg)
+        titles = re.findall("<title>(.*?)</title>", plot.svg)
+        assert titles
+        assert all(title.startswith(("a: ", "b: ")) for title in titles)
+        assert "<title>" not in plot.narrow
+
+
+def test_a_drawing_in_a_file_stands_on_white() -> None:
+    """SVG and PNG take no colour from a page, and bring their title along."""
+    (plot, *_) = draw_all({"a": GOOD})
+    svg = plot.as_svg()
+    assert "currentColor" not in svg
+    assert "#ffffff" in svg
+    assert f"<title>{plot.title}</title>" in svg
+    assert plot.as_png().startswith(b"\x89PNG")
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance by WCAG 2.2."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("colour", look.PALETTE)
+@pytest.mark.parametrize("page", ["#ffffff", "#14171a"])
+def test_colours_stand_out(colour: str, page: str) -> None:
+    """Each has a contrast of 3 or more to the white and to the black page (WCAG 2.2, 1.4.11)."""
+    low, high = sorted((luminance(colour), luminance(page)))
+    assert (high + 0.05) / (low + 0.05) >= 3
+
+
+def test_targets_differ_without_colour() -> None:
+    """Lines have dashes and dots have shapes of their own, as many as there are colours."""
+    for plot in draw_all({"a": GOOD, "b": GOOD}):
+        own = plot.spec["layer"][-1]["encoding"]
+        if plot.spec["layer"][-1]["mark"]["type"] in ("line", "point"):
+            looks = own.get("strokeDash") or own["shape"]
+            assert looks["scale"]["domain"] == ["a", "b"]
+            assert looks["scale"]["range"][0] != looks["scale"]["range"][1]
+    assert len(look.PALETTE) == len(look.DASHES) == len(look.SHAPES)
+
+
+def test_captions_say_what_is_seen() -> None:
+    """Numbers worked out by hand: TTFT of 0.5 n + 1 s, three tokens, E2E twice as long."""
+    slow = [
+        made_record(n, target="b", due=n * 0.5, chunks=(n * 0.5 + 2.0, n * 0.5 + 4.0))
+        for n in range(8)
+    ]
+    fast = [made_record(n, due=n * 0.5, chunks=(n * 0.5 + 1.0, n * 0.5 + 2.0)) for n in range(8)]
+    told = {plot.title: plot.caption for plot in draw_all({"a": fast, "b": slow})}
+    assert "a: median 1.0 s, p90 1.0 s, p99 1.0 s (8 of 8)" in told["Time to first token (TTFT)"]
+    assert "b: median 2.0 s" in told["Time to first token (TTFT)"]
+    assert "b was faster in 0% of 8 requests" in told["E2E of b / a, request by request"]
+    assert "between 2 and 2." in told["E2E of b / a, request by request"]
+    assert "50% of the time in flight was waiting" in told["Who was in flight when: a"]
+    assert "a: median 1.0 s" in told["Inter-token latency by position in the answer"]
+    assert "a: 3.0 on average, at most 4" not in told["Requests in flight"]
+
+
+def test_positions_in_the_answer() -> None:
+    """A chunk of k tokens takes k positions, each after a k-th of the gap."""
+    record = made_record(0, chunks=(1.0, 2.0, 5.0), chunk_tokens=(2, 1, 3), served=6)
+    (plot,) = (p for p in draw_all({"a": [record]}) if p.title.startswith("Inter-token"))
+    values = [(row["t"], round(row["y"])) for row in plot.spec["data"]["values"]]
+    assert values == [(3, 1000), (4, 1000), (5, 1000), (6, 1000)]
+
+
+def test_turns_lie_end_to_end() -> None:
+    """Between two turns a target was idle; the plots over time leave that out."""
+    records = [
+        made_record(n, due=at, chunks=(at + 1.0, at + 2.0), block=block)
+        for n, (at, block) in enumerate(((0.0, 0), (1.0, 0), (1000.0, 1), (1001.0, 1)))
+    ]
+    for plot in draw_all({"a": records}):
+        if plot.spec["encoding"]["x"]["title"].startswith("seconds of"):
+            assert max(row["t"] for row in plot.spec["data"]["values"]) <= 6.1, plot.title
+
+
+def test_lanes_hold_one_request_at_a_time() -> None:
+    """No two bars of a lane overlap, and there are as many lanes as requests at once."""
+    records = [made_record(n, due=n * 0.5, chunks=(n * 0.5 + 0.5, n * 0.5 + 1.6)) for n in range(9)]
+    (plot,) = (p for p in draw_all({"a": records}) if p.title.startswith("Who"))
+    rows = sorted(plot.spec["data"]["values"], key=lambda row: (row["y"], row["t"]))
+    for before, after in itertools.pairwise(rows):
+        assert before["y"] != after["y"] or before["end"] <= after["t"]
+    assert max(row["y"] for row in rows) == 4
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.01, 9.0), (1, 1), (3.0, 3.5), (1e-6, 1e9), (10, 300)])
+def test_log_ticks(low: float, high: float) -> None:
+    """Round numbers within the range, never many."""
+    ticks = draw.log_ticks(low, high)
+    assert all(low <= tick <= high for tick in ticks)
+    assert len(ticks) <= 9
+    assert ticks == sorted(ticks)
 
 
 def test_no_records_draw_nothing() -> None:
@@ -78,7 +190,8 @@ def test_many_records_give_a_page_of_bounded_size() -> None:
     many = [
         made_record(n, due=n * 0.01, chunks=(n * 0.01 + 0.1, n * 0.01 + 0.2)) for n in range(20_000)
     ]
-    assert sum(len(plot.svg) for plot in draw_all({"a": many})) < 2_000_000
+    plots = draw_all({"a": many, "b": many, "c": many})
+    assert sum(len(plot.svg) + len(plot.narrow) for plot in plots) < 2_000_000
 
 
 @pytest.mark.parametrize(

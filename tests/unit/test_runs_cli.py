@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made_records import made_header, made_record, made_run
 
 from loadgen.archive import read_header
 from loadgen.cli import main
+from loadgen.journal import EventLog
 from loadgen.report import rebuild
 
 
@@ -78,3 +81,112 @@ def test_mistakes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["runs", *words]) == 2
         assert capsys.readouterr().err.count("\n") == 1
     assert len(list(folder.iterdir())) == 5
+
+
+def test_a_run_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its trace, targets, verdict and headline figures; without results it says how to get them."""
+    assert main(["runs", "show", str(folder / "r1")]) == 0
+    shown = capsys.readouterr().out
+    for part in ("day 1", "0" * 64, "http://127.0.0.1:8000", "SUSPECT", "1 of 1 requests ok",
+                 "10.0 output tokens/s", "TTFT p50 100.0 ms"):  # fmt: skip
+        assert part in shown, part
+    assert main(["runs", "show", str(folder / "r2")]) == 0
+    assert "not reported: loadgen report" in capsys.readouterr().out
+    assert main(["runs", "show", str(folder / "r1"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["run_id"] == "r1"
+
+
+def test_a_run_is_renamed(folder: Path) -> None:
+    """The directory moves within its folder, the run id stays, and its report can be made anew."""
+    assert main(["runs", "rename", str(folder / "r1"), "baseline"]) == 0
+    assert not (folder / "r1").exists()
+    assert read_header(folder / "baseline").run_id == "r1"
+    assert rebuild(folder / "baseline").run.header.label == "day 1"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["r2", "file.txt", "notes", "../up", "a/b", "..", ".hidden", "", "-x", "a\nb", "x" * 101],
+)
+def test_a_name_that_is_taken_or_no_name(
+    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rename never replaces anything, and never leaves the folder."""
+    before = sorted(path.name for path in folder.rglob("*"))
+    assert main(["runs", "rename", str(folder / "r1"), "--", name]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert sorted(path.name for path in folder.rglob("*")) == before
+
+
+def test_a_run_that_goes_on_is_left_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is neither renamed nor pruned, and shown as going on."""
+    log = EventLog(folder / "r1")
+    try:
+        assert main(["runs", "rename", str(folder / "r1"), "other"]) == 2
+        assert main(["runs", "prune", str(folder), "--keep", "0"]) == 0
+        assert main(["runs", "show", str(folder / "r1")]) == 0
+    finally:
+        log.close()
+    assert "still going on" in capsys.readouterr().out
+    assert sorted(path.name for path in folder.iterdir()) == ["file.txt", "notes", "r1"]
+
+
+def two_runs(folder: Path, *, seed: int = 0, trace: str = "0" * 64) -> tuple[str, str]:
+    """The second is half as fast, request by request."""
+    for name, slower in (("before", 1.0), ("after", 2.0)):
+        records = [
+            made_record(
+                n,
+                asked=2,
+                due=n * 9.0,
+                chunks=(n * 9.0 + slower, n * 9.0 + 2 * slower * (1 + n % 3)),
+            )
+            for n in range(64)
+        ]
+        header = made_header("a", requests=64, run_id=name)
+        if name == "after":
+            header = replace(header, seed=seed, trace_sha256=trace)
+        made_run(folder / name, header, records)
+    return str(folder / "before"), str(folder / "after")
+
+
+def test_two_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the ratios of their requests, with the warning that they were not made at one time."""
+    assert main(["runs", "compare", *two_runs(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["baseline"] == "before"
+    ratios = {effect["metric"]: effect["ratio"] for effect in found["paired"]["after"]["others"]}
+    assert ratios["ttft_s"] == pytest.approx(2.0)
+    assert ratios["e2e_s"] == pytest.approx(2.0)
+    assert "drifted" in found["caveat"]
+    assert main(["runs", "compare", str(tmp_path / "before"), str(tmp_path / "after")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "after / before" in shown
+    assert "drifted between them" in shown
+    assert sorted(path.name for path in (tmp_path / "after").iterdir()) == [
+        "header.json", "records-0.jsonl", "trace.jsonl",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("other", "words", "said"),
+    [
+        ({"trace": "1" * 64}, [], "its trace is another"),
+        ({"seed": 1}, [], "its prompts are others"),
+        ({}, ["--target", "nobody"], "--target"),
+        ({}, ["--target", "a", "--target", "a", "--target", "a"], "at most two"),
+    ],
+    ids=["trace", "prompts", "target", "targets"],
+)
+def test_what_cannot_be_compared(
+    other: dict[str, Any],
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Another trace, other prompts, an unknown target: one line, exit code 2."""
+    assert main(["runs", "compare", *two_runs(tmp_path, **other), *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -456,3 +457,14 @@ def test_one_late_request_of_a_few_does_not_condemn_a_run() -> None:
     records = sound(20)
     records[0] = made_record(0, start=5.0, chunks=(6.0, 6.1, 6.2, 6.3))
     assert rules(judged(records))["schedule_lag_share"] is Grade.SUSPECT
+
+
+def test_records_that_are_there_twice() -> None:
+    """A copied record makes the run INVALID and does not hide that another one is missing."""
+    records = sound()
+    found = judged([*records[1:], records[-1]])
+    assert rules(found)["duplicated"] is Grade.INVALID
+    assert "unfinished" in rules(found)
+    assert "duplicated" not in rules(judged(records))
+    again = [replace(record, repeat=1) for record in records]
+    assert "duplicated" not in rules(judged([*records, *again]))

@@ -1,0 +1,120 @@
+"""What happened when: tokens that came, requests in flight, and how late the client was."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from loadgen.columns import Floats, Ints
+from loadgen.report.draw import Plot, draw, nice_bin
+from loadgen.report.plots.series import (
+    LINE,
+    OWN_TIME,
+    Series,
+    each,
+    points,
+    said_s,
+    turn_starts_s,
+)
+
+_MOST_STEPS = 800
+
+
+def throughput(series: Series) -> Plot | None:
+    """Output tokens a second, in bins."""
+    bin_s = _bin_s(series)
+    if bin_s is None:
+        return None
+    values, told = [], []
+    for name, c in series.items():
+        if not len(c):
+            continue
+        start_s = turn_starts_s(c)
+        last = math.ceil(float((c.end_s - start_s).max()) / bin_s)
+        at_s = c.chunk_s - np.repeat(start_s, np.diff(c.first_chunk))
+        bins = (at_s / bin_s).astype(np.int64).clip(0, last)
+        tokens = np.bincount(bins, weights=c.chunk_tokens, minlength=last + 1) / bin_s
+        values += points(name, _bins_s(np.arange(last + 1), bin_s), tokens, last + 1)
+        told.append(
+            f"{name}: median {np.median(tokens[:last]):,.0f}, at most {tokens.max():,.0f}"
+            if last
+            else f"{name}: {tokens.max():,.0f}"
+        )
+    return draw(
+        "Output tokens per second over time",
+        f"Tokens that arrived in each {bin_s:g} s. {each(told)}",
+        values,
+        list(series),
+        LINE,
+        x=("t", OWN_TIME, {}),
+        y=("y", "output tokens/s", {}),
+    )
+
+
+def in_flight(series: Series) -> Plot | None:
+    """Requests that were sent and had not ended."""
+    values, told = [], []
+    for name, c in series.items():
+        sent = c.was_sent
+        if not sent.any():
+            continue
+        start_s = turn_starts_s(c)[sent]
+        moments_s = np.concatenate((c.start_s[sent] - start_s, c.end_s[sent] - start_s))
+        steps = np.repeat((1, -1), int(sent.sum()))
+        order = np.lexsort((steps, moments_s))
+        now = np.cumsum(steps[order])
+        values += points(name, moments_s[order], now, _MOST_STEPS)
+        span_s = float(np.ptp(moments_s))
+        mean = float((c.end_s[sent] - c.start_s[sent]).sum()) / span_s if span_s > 0 else 0.0
+        told.append(f"{name}: {mean:,.1f} on average, at most {now.max():,}")
+    return draw(
+        "Requests in flight",
+        f"Requests that were sent and had not ended. {each(told)}",
+        values,
+        list(series),
+        LINE,
+        x=("t", OWN_TIME, {}),
+        y=("y", "requests in flight", {}),
+    )
+
+
+def lag(series: Series) -> Plot | None:
+    """The client's own lateness: the worst of each bin of due times."""
+    bin_s = _bin_s(series)
+    if bin_s is None:
+        return None
+    values, told = [], []
+    for name, c in series.items():
+        sent = c.was_sent
+        if not sent.any():
+            continue
+        late_s = c.schedule_lag_s[sent]
+        bins = ((c.due_s - turn_starts_s(c))[sent] / bin_s).astype(np.int64).clip(0)
+        worst_s = np.full(int(bins.max()) + 1, np.nan)
+        np.fmax.at(worst_s, bins, late_s)
+        known = np.flatnonzero(~np.isnan(worst_s))
+        values += points(name, _bins_s(known, bin_s), worst_s[known] * 1000, len(known))
+        told.append(f"{name}: median {said_s(np.median(late_s))}, worst {said_s(late_s.max())}")
+    return draw(
+        "Schedule lag over time",
+        f"How late the load generator itself sent requests: the worst of each {bin_s:g} s. "
+        f"{each(told)}",
+        values,
+        list(series),
+        LINE,
+        x=("t", OWN_TIME, {}),
+        y=("y", "start \N{MINUS SIGN} due, ms", {}),
+    )
+
+
+def _bins_s(bins: Ints, bin_s: float) -> Floats:
+    """Where each bin begins."""
+    return bins.astype(np.float64) * bin_s
+
+
+def _bin_s(series: Series) -> float | None:
+    """A bin for all targets; None where nothing took any time."""
+    spans_s = [float((c.end_s - turn_starts_s(c)).max()) for c in series.values() if len(c)]
+    longest_s = max(spans_s, default=0.0)
+    return nice_bin(longest_s) if longest_s > 0 else None

@@ -1,0 +1,127 @@
+"""`loadgen runs compare`: two runs of one trace, paired request by request.
+
+The tables and intervals are those of `loadgen compare`. What is missing is its alternation: the
+runs were made one after the other, so whatever drifted between them is in the difference, and the
+output says so. It writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.markup import escape
+
+from loadgen import stats
+from loadgen.archive import Run, read_run
+from loadgen.compare import figures, ratio_of
+from loadgen.errors import ConfigError
+from loadgen.paired import compare_paired
+from loadgen.record import SCHEMA_VERSION
+from loadgen.report import Result, read_result
+from loadgen.report.text import print_figures, print_paired, print_verdict
+from loadgen.report_cli import INVALID, print_json
+from loadgen.verdict import Grade
+
+_TABLE_COLUMNS: Final = 100
+CAVEAT: Final = (
+    "The two runs were not made at one time: what drifted between them (the machine, its other "
+    "load) is part of the difference, and no interval covers it."
+)
+
+
+def compare_runs(arguments: argparse.Namespace) -> int:
+    """Print the two runs side by side; exit code 4 where one of them is INVALID."""
+    runs = [read_run(path) for path in (arguments.run_a, arguments.run_b)]
+    _check_same_trace(*runs)
+    asked = arguments.target or []
+    if len(asked) > 2:
+        raise ConfigError("--target: at most two, of the first run and of the second")
+    targets = [_target_of(run, asked[at : at + 1] or asked[:1]) for at, run in enumerate(runs)]
+    results = [read_result(run) for run in runs]
+    names = targets if targets[0] != targets[1] else [run.header.run_id for run in runs]
+    if names[0] == names[1]:
+        raise ConfigError(f"{arguments.run_b}: is the same run as {arguments.run_a}")
+    columns = [result.columns[target] for result, target in zip(results, targets, strict=True)]
+    percentiles, slo = results[0].percentiles, results[0].slo
+    summaries = {
+        name: stats.summarise(c, percentiles, slo) for name, c in zip(names, columns, strict=True)
+    }
+    paired = {names[1]: compare_paired(columns[0], columns[1], slo)}
+    if arguments.json:
+        headline = [figures(summary) for summary in summaries.values()]
+        print_json(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "baseline": names[0],
+                "targets": dict(zip(names, headline, strict=True)),
+                "ratios": {names[1]: ratio_of(headline[1], headline[0])},
+                "paired": {name: asdict(found) for name, found in paired.items()},
+                "verdicts": {run.header.run_id: str(r.verdict.grade) for run, r in _each(results)},
+                "caveat": CAVEAT,
+            }
+        )
+    else:
+        console = Console(width=None if sys.stdout.isatty() else _TABLE_COLUMNS, highlight=False)
+        print_figures(summaries, percentiles, console)
+        print_paired(summaries, paired, console)
+        console.print(CAVEAT)
+        for run, result in _each(results):
+            print_verdict(result.verdict, console, f" of {escape(run.header.run_id)}")
+    grades = [result.verdict.grade for result in results]
+    return INVALID if Grade.INVALID in grades else 0
+
+
+def _each(results: list[Result]) -> list[tuple[Run, Result]]:
+    return [(result.run, result) for result in results]
+
+
+def _check_same_trace(a: Run, b: Run) -> None:
+    first, second = (run.header.trace_sha256 for run in (a, b))
+    if first != second:
+        raise ConfigError(
+            f"{b.path}: its trace is another ({second[:12]}, not {first[:12]}): requests can be "
+            "paired on one trace only; replay the trace.jsonl of the first run with --trace"
+        )
+    if a.header.seed != b.header.seed:
+        raise ConfigError(
+            f"{b.path}: its prompts are others (--prompt-seed {b.header.seed}, not "
+            f"{a.header.seed}): the requests were not the same bytes"
+        )
+
+
+def _target_of(run: Run, asked: list[str]) -> str:
+    """The target that was asked for, or the only one; raises ConfigError."""
+    names = [target.name for target in run.header.targets]
+    if not asked and len(names) == 1:
+        return names[0]
+    if not asked or asked[0] not in names:
+        raise ConfigError(
+            f"--target: {run.path} has {', '.join(names)}; give --target twice, for each run one"
+        )
+    return asked[0]
+
+
+def add_compare_runs(actions: Any) -> None:
+    """Give `loadgen runs` its action `compare`."""
+    command = actions.add_parser(
+        "compare",
+        help="two runs of one trace, paired",
+        description="Compare two runs of the same trace request by request, as `loadgen compare` "
+        "does its targets. The first is the baseline.",
+        epilog="example: loadgen runs compare runs/before runs/after",
+    )
+    command.add_argument("run_a", type=Path, metavar="RUN_A", help="the baseline's directory")
+    command.add_argument("run_b", type=Path, metavar="RUN_B", help="the other run's directory")
+    command.add_argument(
+        "--target",
+        action="append",
+        metavar="NAME",
+        help="the target to compare, where a run has several; twice, where the names differ",
+    )
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.set_defaults(call=compare_runs)
