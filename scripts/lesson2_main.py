@@ -83,7 +83,7 @@ def lines_of(comparison: Mapping[str, Any]) -> list[str]:
             for word, key in (("engine", "engine"), ("scheduling", "policy"), ("total", "total"))
         ]
         lines.append(f"useful tokens/s: {', '.join(factors)}")
-    return lines
+    return [*lines, f"verdict: {comparison['verdict']}"]
 
 
 def _factor(ratio: float, interval: Sequence[float] | None) -> str:
