@@ -80,7 +80,7 @@ FORMULAS: Final = (
         "useful",
         "useful tokens/s",
         "output tokens that the trace wanted / duration: of each request min(served, wanted). It "
-        "differs from output tokens/s under `--gang-pad` and `--split-gain`, where requests ask "
+        "differs from output tokens/s under --gang-pad and --split-gain, where requests ask "
         "for more",
         ("useful tokens/s",),
     ),

@@ -74,11 +74,12 @@ def _comparison() -> dict[str, Any]:
 
 def _split() -> dict[str, Any]:
     """What `GainSplit.as_json` gives."""
+    factors = ("engine", "policy", "total")
     interval = {"type": ["array", "null"], "items": {"type": "number"}}
     return _object(
         gangs={"type": "string"},
-        **dict.fromkeys(("engine", "policy", "total"), {"type": "number"}),
-        intervals=_object(**dict.fromkeys(("engine", "policy", "total"), interval)),
+        **{factor: {"type": "number"} for factor in factors},
+        intervals=_object(**{factor: interval for factor in factors}),
         blocks={"type": "integer"},
     )
 
