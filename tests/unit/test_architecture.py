@@ -73,7 +73,7 @@ def of(*names: str) -> set[str]:
 
 OUTER = of(
     *("cli", "run", "worker", "workers", "turn", "flags", "progress", "exporter", "selfcheck"),
-    *("trace_cli", "trace_report", "report_cli", "runs_cli", "__main__"),
+    *("trace_cli", "trace_report", "report_cli", "runs_cli", "sim_cli", "__main__"),
 )
 EVERYTHING = frozenset(MODULES)
 RULES = {
@@ -103,6 +103,7 @@ RULES = {
     "loadgen.exporter": EVERYTHING
     - of(*("record", "columns", "slo", "stats", "verdict", "live", "errors")),
     "loadgen.report": OUTER | of("client", "trace", "replay", "schedule"),
+    "loadgen.sim": OUTER | of("client", "replay", "live"),
 }
 """What each may not reach."""
 
