@@ -61,9 +61,12 @@ class StaticBatching:
 
     @property
     def due_s(self) -> float:
-        if self._batch or len(self._waiting) >= self._options.batch_size:
+        if self._batch:
             return -math.inf
-        return self._waiting[0].arrived_s + self._options.max_wait_s
+        oldest_s = self._waiting[0].arrived_s + self._options.max_wait_s
+        if len(self._waiting) < self._options.batch_size:
+            return oldest_s
+        return min(oldest_s, self._waiting[self._options.batch_size - 1].arrived_s)
 
     @property
     def decode_work(self) -> tuple[int, int]:
