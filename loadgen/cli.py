@@ -43,6 +43,7 @@ from loadgen.report_cli import INVALID, add_check, add_report, print_json, show
 from loadgen.run import Finished, describe_load, run
 from loadgen.runs_cli import add_runs
 from loadgen.selfcheck import check
+from loadgen.sim_cli import add_simulate
 from loadgen.trace_cli import add_trace
 from loadgen.verdict import Grade
 
@@ -86,6 +87,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_compare(commands)
     add_report(commands)
     add_check(commands)
+    add_simulate(commands)
     add_runs(commands)
     _add_selfcheck(commands)
     return parser

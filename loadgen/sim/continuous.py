@@ -119,7 +119,7 @@ class ContinuousBatching:
         return self._end(step)
 
     def _slai_step(self, step: Step, now_s: float) -> Step:
-        self._urgency.begin(now_s)
+        self._urgency.begin(now_s, was_idle=not self.running)
         critical = [s for s in self._decoding if self._urgency.is_critical(s, now_s)]
         relaxed = [s for s in self._decoding if not self._urgency.is_critical(s, now_s)]
         self._decode(step, critical, 1)
@@ -187,6 +187,7 @@ class ContinuousBatching:
             if budget < (1 if self._is_chunked else tokens) or not self._kv.grow(sequence, tokens):
                 return
             sequence.to_prefill = tokens
+            sequence.cached = min(sequence.known_tokens, tokens - 1)
             self._prefilling.append(self._waiting.pop())
             self._compute(step, sequence)
 
@@ -262,9 +263,9 @@ class Urgency:
         self._began_s: float | None = None
         self._emitted: list[Sequence] = []
 
-    def begin(self, now_s: float) -> None:
-        """An iteration begins, and the one before has ended, if it was just before."""
-        if self._began_s is not None:
+    def begin(self, now_s: float, *, was_idle: bool) -> None:
+        """An iteration begins; the one before ended just now, unless there was nothing to do."""
+        if self._began_s is not None and not was_idle:
             self._iterations += 1
             self._mean_s += (now_s - self._began_s - self._mean_s) / self._iterations
         for sequence in self._emitted:

@@ -74,6 +74,10 @@ Watch = Callable[[float, float, Step], None]
 """Told of every stretch of iterations: its start, its end, and what it did."""
 
 
+Known = Callable[[Shot], int]
+"""How many tokens of a request's prompt a prefix cache holds when it comes."""
+
+
 class Replica:
     """One simulated server."""
 
@@ -85,6 +89,7 @@ class Replica:
         number: int = 0,
         timeline: Timeline | None = None,
         watch: Watch | None = None,
+        known: Known = lambda shot: 0,
         every_iteration: bool = False,
     ) -> None:
         self.policy = policy
@@ -93,6 +98,7 @@ class Replica:
         self._cost = cost
         self._number = number
         self._watch = watch
+        self._known = known
         self._every_iteration = every_iteration
         self._now_s = 0.0
         self._in_flight = 0
@@ -122,6 +128,7 @@ class Replica:
                 shot.prompt_tokens,
                 shot.output_tokens,
                 due_s,
+                known_tokens=self._known(shot),
                 shot=shot,
                 replica=self._number,
             )

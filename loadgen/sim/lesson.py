@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -98,6 +98,9 @@ class Waits:
     latency_mean: float
     latency_p99: float
     iterations: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name != "order"}
 
 
 def lesson1(requests: int = REQUESTS, seed: int = SEED, batch_size: int = BATCH_SIZE) -> Lesson:

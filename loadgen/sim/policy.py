@@ -34,6 +34,8 @@ class Sequence:
     """Tokens to hold before it decodes: the prompt, and after a preemption its own output too."""
     blocks: int = 0
     """KV blocks held."""
+    known_tokens: int = 0
+    """Of its prompt, what a prefix cache holds already."""
     preemptions: int = 0
     last_token_s: float = 0.0
     is_left: bool = False

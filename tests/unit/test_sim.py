@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,10 +13,9 @@ from loadgen.sim.arrivals import OpenLoop
 from loadgen.sim.continuous import ContinuousBatching, ContinuousOptions, Schedule
 from loadgen.sim.cost import ITERATIONS, StepCost
 from loadgen.sim.engine import Replica, Served, Totals, drive
-from loadgen.sim.kv import KvBlocks
-from loadgen.sim.lesson import lesson1, lesson1_policies
+from loadgen.sim.lesson import lesson1
 from loadgen.sim.order import Order
-from loadgen.sim.policy import NeverFitsError, Policy, Sequence, Step
+from loadgen.sim.policy import Policy, Step
 from loadgen.sim.static import Release, StaticBatching, StaticOptions, StaticPrefill
 from loadgen.sim.timeline import Timeline
 
