@@ -17,6 +17,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from loadgen.errors import ConfigError
+from loadgen.sim.config import PolicyConfig
 from loadgen.sim.policy import Step
 from loadgen.strict import Strict
 
@@ -34,6 +35,20 @@ class CostFile(Strict):
     prefill_token_us: NonNegative
     decode_row_us: NonNegative
     kv_token_us: NonNegative
+    overhead_ms: NonNegative = 0.0
+    """What a client waits for beside iterations, from its start to the server's queue and back."""
+    server: PolicyConfig | None = None
+    """The policy that the costs were found for; `simulate` takes its own instead."""
+
+    @property
+    def cost(self) -> StepCost:
+        """In seconds."""
+        return StepCost(
+            fixed_s=self.fixed_us / 1e6,
+            prefill_token_s=self.prefill_token_us / 1e6,
+            decode_row_s=self.decode_row_us / 1e6,
+            kv_token_s=self.kv_token_us / 1e6,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,12 +118,7 @@ def read_cost(path: Path) -> tuple[StepCost, CostFile]:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
         raise ConfigError(f"--cost: {path}: {where}: {first['msg'].lower()}") from None
-    cost = StepCost(
-        fixed_s=told.fixed_us / 1e6,
-        prefill_token_s=told.prefill_token_us / 1e6,
-        decode_row_s=told.decode_row_us / 1e6,
-        kv_token_s=told.kv_token_us / 1e6,
-    )
+    cost = told.cost
     if cost.fixed_s + cost.decode_row_s + cost.prefill_token_s <= 0:
         raise ConfigError(f"--cost: {path}: all costs are 0: time would stand still")
     return cost, told
