@@ -20,6 +20,7 @@ from loadgen.report.figures import (
     rows_of,
 )
 from loadgen.report.plots import draw_all
+from loadgen.report.toy import toys_of
 
 if TYPE_CHECKING:
     from loadgen.report.result import Result
@@ -62,7 +63,7 @@ def _load_of(config: dict[str, Any]) -> str:
 
 def _facts(result: Result) -> list[tuple[str, Any]]:
     header = result.run.header
-    facts: list[tuple[str, Any]] = []
+    facts: list[tuple[str, Any]] = [("toy", said) for said in toys_of(header)]
     for target in header.targets:
         fields = ", ".join(target.features) or "no optional fields"
         facts.append(

@@ -24,6 +24,7 @@ from loadgen.report.figures import (
     rows_of,
 )
 from loadgen.report.result import Result
+from loadgen.report.toy import toys_of
 from loadgen.verdict import Grade
 
 _COLOURS: Final = {Grade.VALID: "green", Grade.SUSPECT: "yellow", Grade.INVALID: "bold red"}
@@ -51,7 +52,7 @@ def print_result(result: Result, console: Console) -> None:
             console.print(
                 f"{escape(name)} does not tell the tokens of a chunk: ITL counts each as one"
             )
-    for sentence in prompts_of(result.run.header):
+    for sentence in (*toys_of(result.run.header), *prompts_of(result.run.header)):
         console.print(escape(sentence))
     if result.run.torn_lines:
         console.print(f"left out: {result.run.torn_lines} record(s) that a kill cut short")
