@@ -37,6 +37,7 @@ from loadgen.config import (
 from loadgen.errors import ConfigError, LoadgenError
 from loadgen.exporter import Exporter
 from loadgen.flags import Parser, add_flags, take, validate
+from loadgen.model_cli import add_calibrate, add_predict
 from loadgen.progress import Progress
 from loadgen.report import rebuild
 from loadgen.report_cli import INVALID, add_check, add_report, print_json, show
@@ -88,6 +89,8 @@ def build_parser() -> argparse.ArgumentParser:
     add_report(commands)
     add_check(commands)
     add_simulate(commands)
+    add_calibrate(commands)
+    add_predict(commands)
     add_runs(commands)
     _add_selfcheck(commands)
     return parser

@@ -73,7 +73,8 @@ def of(*names: str) -> set[str]:
 
 OUTER = of(
     *("cli", "run", "worker", "workers", "turn", "flags", "progress", "exporter", "selfcheck"),
-    *("trace_cli", "trace_report", "report_cli", "runs_cli", "sim_cli", "__main__"),
+    *("trace_cli", "trace_report", "report_cli", "runs_cli", "sim_cli", "model_cli", "probe"),
+    "__main__",
 )
 EVERYTHING = frozenset(MODULES)
 RULES = {

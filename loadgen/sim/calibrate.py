@@ -1,0 +1,151 @@
+"""The costs of an iteration, fitted to measured runs of one server.
+
+Costs are fitted to the iterations that `observe.py` reads, robustly, since a busy machine stalls
+now and then; then all are raised alike, so that the fitted iterations take in all what the measured
+ones took: stalls are part of what a server delivers. What a client waits for beside iterations is
+the median of what the simulator's TTFT then lacks. It starts nothing, and prints nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import yaml
+
+from loadgen.archive import Run
+from loadgen.errors import ConfigError
+from loadgen.journal import write_whole
+from loadgen.record import RequestRecord
+from loadgen.sim.config import PolicyConfig
+from loadgen.sim.cost import CostFile
+from loadgen.sim.nnls import Floats, robust_nnls
+from loadgen.sim.observe import Observed, observe
+from loadgen.sim.predict import Asked, simulate_asked
+
+_FEWEST: Final = 8
+"""Iterations, of which four costs could be told at all."""
+PARAMETERS: Final = ("fixed_us", "prefill_token_us", "decode_row_us", "kv_token_us")
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """Iterations of one kind: measured beside fitted."""
+
+    kind: str
+    iterations: int
+    measured_ms: float
+    """Mean of one."""
+    fitted_ms: float
+    rms_ms: float
+    """Root mean square of fitted - measured."""
+    max_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Costs, and how well they fit."""
+
+    model: CostFile
+    residuals: tuple[Residual, ...]
+    stall_share: float
+    """Of the measured time, what the typical costs leave out and was spread over all."""
+    ttft_off_ms: tuple[float, float, float]
+    """Quartiles of measured - simulated TTFT, request by request, with the overhead in."""
+
+
+def calibrate(
+    runs: Sequence[tuple[Run, str]], config: PolicyConfig, *, name: str, origin: str
+) -> Calibration:
+    """Fit the costs of (run, target) pairs, all of one server; raises LoadgenError."""
+    measured = [(Asked.of(run), list(run.of_target(target))) for run, target in runs]
+    observed = [
+        one for _, records in measured for turn in _turns(records) for one in observe(turn, config)
+    ]
+    if len(observed) < _FEWEST:
+        raise ConfigError(
+            f"{runs[0][0].path}: {len(observed)} iterations can be read from it: too few; "
+            "calibrate from a streamed run that kept the server busy"
+        )
+    work = np.array([one.work for one in observed], dtype=np.float64)
+    seconds = np.array([one.seconds for one in observed])
+    typical = robust_nnls(work, seconds)
+    raised = float(seconds.sum() / (work @ typical).sum())
+    costs = dict(zip(PARAMETERS, (1e6 * raised * typical).round(3).tolist(), strict=True))
+    model = CostFile(name=name, origin=origin, server=config, **costs)
+    lacking_ms = 1000 * np.concatenate([_ttft_lacks_s(a, r, model) for a, r in measured])
+    overhead_ms = round(max(0.0, float(np.median(lacking_ms))), 3) if len(lacking_ms) else 0.0
+    model = model.model_copy(update={"overhead_ms": overhead_ms})
+    off_ms = 1000 * np.concatenate([_ttft_lacks_s(a, r, model) for a, r in measured])
+    quartiles = np.percentile(off_ms, (25, 50, 75)) if len(off_ms) else np.zeros(3)
+    return Calibration(
+        model,
+        tuple(_residuals(observed, raised * work @ typical)),
+        1 - 1 / raised,
+        (float(quartiles[0]), float(quartiles[1]), float(quartiles[2])),
+    )
+
+
+def write_model(path: Path, model: CostFile) -> None:
+    """The YAML file; raises ConfigError where it cannot be written."""
+    content = model.model_dump(mode="json", exclude_unset=True)
+    if model.server is not None:
+        content["server"] = model.server.model_dump(mode="json", exclude={"cost"}) | {
+            "policy": str(model.server.policy[0])
+        }
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise ConfigError(f"--output: {path}: {error.strerror}") from None
+
+
+def _turns(records: Sequence[RequestRecord]) -> list[list[RequestRecord]]:
+    turns: dict[tuple[int, int], list[RequestRecord]] = {}
+    for record in records:
+        turns.setdefault((record.repeat, record.block), []).append(record)
+    return list(turns.values())
+
+
+def _ttft_lacks_s(asked: Asked, records: Sequence[RequestRecord], model: CostFile) -> Floats:
+    """measured - simulated TTFT of each request that has one."""
+    simulated = {
+        record.seq: record.ttft_s for record in simulate_asked(asked, model, records[0].target)
+    }
+    pairs = [(r.ttft_s, simulated[r.seq]) for r in records if r.is_ok]
+    return np.array([a - b for a, b in pairs if a is not None and b is not None])
+
+
+def _residuals(observed: Sequence[Observed], fitted_s: Floats) -> list[Residual]:
+    """By what iterations computed: prompts, and rows in doubling numbers."""
+    kinds: dict[tuple[int, str], list[int]] = {}
+    for index, one in enumerate(observed):
+        iterations, prefill, rows, _ = one.work
+        if prefill and rows:
+            kind = (0, "prompts beside rows" if iterations == 1 else "whole batches")
+        elif prefill:
+            kind = (1, "prompts")
+        else:
+            size = 1 << (rows - 1).bit_length()
+            kind = (1 + size, f"{size // 2 + 1}-{size} rows" if size > 2 else f"{size} row(s)")
+        kinds.setdefault(kind, []).append(index)
+    seconds = np.array([one.seconds for one in observed])
+    found = []
+    for key in sorted(kinds):
+        chosen = kinds[key]
+        off_ms = 1000 * (fitted_s[chosen] - seconds[chosen])
+        found.append(
+            Residual(
+                key[1],
+                sum(observed[index].work[0] for index in chosen),
+                1000 * float(seconds[chosen].mean()),
+                1000 * float(fitted_s[chosen].mean()),
+                float(np.sqrt(np.mean(off_ms**2))),
+                float(np.abs(off_ms).max()),
+            )
+        )
+    return found
