@@ -3,7 +3,8 @@
 Costs are fitted to the iterations that `observe.py` reads, robustly, since a busy machine stalls
 now and then; then all are raised alike, so that the fitted iterations take in all what the measured
 ones took: stalls are part of what a server delivers. What a client waits for beside iterations is
-the median of what the simulator's TTFT then lacks. It starts nothing, and prints nothing.
+the median of what simulated TTFT then lacks, of the half of requests that are made to wait least:
+of long queues an error of the costs is the larger part. It starts nothing, and prints nothing.
 """
 
 from __future__ import annotations
@@ -76,11 +77,12 @@ def calibrate(
     raised = float(seconds.sum() / (work @ typical).sum())
     costs = dict(zip(PARAMETERS, (1e6 * raised * typical).round(3).tolist(), strict=True))
     model = CostFile(name=name, origin=origin, server=config, **costs)
-    lacking_ms = 1000 * np.concatenate([_ttft_lacks_s(a, r, model) for a, r in measured])
-    overhead_ms = round(max(0.0, float(np.median(lacking_ms))), 3) if len(lacking_ms) else 0.0
-    model = model.model_copy(update={"overhead_ms": overhead_ms})
-    off_ms = 1000 * np.concatenate([_ttft_lacks_s(a, r, model) for a, r in measured])
-    quartiles = np.percentile(off_ms, (25, 50, 75)) if len(off_ms) else np.zeros(3)
+    seen_s, simulated_s = _ttft_s(measured, model)
+    is_quick = simulated_s <= np.median(simulated_s)
+    overhead_ms = 1000 * float(np.median((seen_s - simulated_s)[is_quick]))
+    model = model.model_copy(update={"overhead_ms": round(max(0.0, overhead_ms), 3)})
+    seen_s, simulated_s = _ttft_s(measured, model)
+    quartiles = np.percentile(1000 * (seen_s - simulated_s), (25, 50, 75))
     return Calibration(
         model,
         tuple(_residuals(observed, raised * work @ typical)),
@@ -111,13 +113,19 @@ def _turns(records: Sequence[RequestRecord]) -> list[list[RequestRecord]]:
     return list(turns.values())
 
 
-def _ttft_lacks_s(asked: Asked, records: Sequence[RequestRecord], model: CostFile) -> Floats:
-    """measured - simulated TTFT of each request that has one."""
-    simulated = {
-        record.seq: record.ttft_s for record in simulate_asked(asked, model, records[0].target)
-    }
-    pairs = [(r.ttft_s, simulated[r.seq]) for r in records if r.is_ok]
-    return np.array([a - b for a, b in pairs if a is not None and b is not None])
+def _ttft_s(
+    measured: Sequence[tuple[Asked, Sequence[RequestRecord]]], model: CostFile
+) -> tuple[Floats, Floats]:
+    """(measured, simulated) TTFT of each request that has one."""
+    pairs: list[tuple[float, float]] = []
+    for asked, records in measured:
+        simulated = {r.seq: r.ttft_s for r in simulate_asked(asked, model, "simulated")}
+        for record in records:
+            ttft_s, simulated_s = record.ttft_s, simulated[record.seq]
+            if record.is_ok and ttft_s is not None and simulated_s is not None:
+                pairs.append((ttft_s, simulated_s))
+    columns: Floats = np.array(pairs).T
+    return columns[0], columns[1]
 
 
 def _residuals(observed: Sequence[Observed], fitted_s: Floats) -> list[Residual]:

@@ -92,10 +92,15 @@ def _prompt(record: RequestRecord) -> int:
 
 
 def _continuous(moments: list[Moment], config: PolicyConfig) -> Iterator[Observed]:
-    """Iterations that began when the one before ended: some sequence went on."""
+    """Iterations that began when the one before ended: some sequence was under way."""
+    going: set[int] = set()
     for before, now in pairwise(moments):
-        going = {id(record) for record in before.first} | {id(r) for r, _ in before.later}
-        if not any(id(record) in going for record, _ in now.later):
+        for record in (*before.first, *(record for record, _ in before.later)):
+            if record.last_token_s is not None and record.last_token_s > before.at_s:
+                going.add(id(record))
+            else:
+                going.discard(id(record))
+        if not going:
             continue
         prefill = sum(map(_prompt, now.first))
         rows = len(now.later)
