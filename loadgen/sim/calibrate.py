@@ -21,7 +21,7 @@ from loadgen.archive import Run
 from loadgen.errors import ConfigError
 from loadgen.journal import write_whole
 from loadgen.record import RequestRecord
-from loadgen.sim.config import PolicyConfig
+from loadgen.sim.config import PolicyConfig, PolicyName
 from loadgen.sim.cost import CostFile
 from loadgen.sim.nnls import Floats, robust_nnls
 from loadgen.sim.observe import Observed, observe
@@ -30,6 +30,14 @@ from loadgen.sim.predict import Asked, simulate_asked
 _FEWEST: Final = 8
 """Iterations, of which four costs could be told at all."""
 PARAMETERS: Final = ("fixed_us", "prefill_token_us", "decode_row_us", "kv_token_us")
+
+_SAID: Final = {
+    PolicyName.STATIC: ("batch_size", "max_wait", "static_prefill", "release"),
+    PolicyName.CONTINUOUS: (
+        *("batch_size", "token_budget", "kv_blocks", "block_size", "schedule", "order"),
+    ),
+}
+"""What a model's file always says of its policy, beside what differs from the defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +102,11 @@ def calibrate(
 def write_model(path: Path, model: CostFile) -> None:
     """The YAML file; raises ConfigError where it cannot be written."""
     content = model.model_dump(mode="json", exclude_unset=True)
-    if model.server is not None:
-        content["server"] = model.server.model_dump(mode="json", exclude={"cost"}) | {
-            "policy": str(model.server.policy[0])
-        }
+    if (server := model.server) is not None:
+        said = server.model_dump(mode="json", exclude_none=True)
+        names = [*_SAID[server.policy[0]], *sorted(server.model_fields_set - {"policy", "cost"})]
+        told = {name: said[name] for name in names if name in said}
+        content["server"] = {"policy": str(server.policy[0])} | told
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
