@@ -3,6 +3,7 @@
 # make setup   the environments and the embedded model alone
 # make bench-client   the client's cost and exactness, a quarter of an hour
 # make bench-static   the static server against a bare script, ten minutes
+# make bench-sim      the simulator's speed, a minute
 # make dashboards     write Grafana's JSON anew from dashboards/*.py
 # make clean   remove what was made here, and the model's cache
 #
@@ -16,7 +17,7 @@ BATCH_SIZE ?= 16
 
 CACHE = $${LOADGEN_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/loadgen}
 
-.PHONY: help setup demo test test-fast check bench-client bench-static dashboards clean
+.PHONY: help setup demo test test-fast check bench-client bench-static bench-sim dashboards clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
@@ -45,6 +46,10 @@ bench-client:
 bench-static:
 	@scripts/setup
 	@.venv-servers/bin/python -m bench.static
+
+bench-sim:
+	@scripts/setup tools
+	@.venv/bin/python -m bench.sim
 
 dashboards:
 	@scripts/setup tools
