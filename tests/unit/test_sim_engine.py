@@ -52,6 +52,18 @@ def test_an_arrival_waits_for_the_iteration_that_runs() -> None:
     assert [found[row].first_token_s for row in range(3)] == [1.0, 3.0, 4.0]
 
 
+def test_a_batch_that_becomes_full_starts_then() -> None:
+    """The request that fills a waiting batch starts it, at its own arrival and no sooner."""
+    served: list[Served] = []
+    policy = StaticBatching(StaticOptions(batch_size=2, max_wait_s=3.0))
+    drive(
+        OpenLoop(shots_of((0.0, 1, 1), (1.0, 1, 1), (9.0, 1, 1))),
+        [Replica(policy, ITERATIONS)],
+        served.append,
+    )
+    assert [one.end_s for one in served] == [2.0, 2.0, 13.0]
+
+
 def test_a_closed_loop_keeps_its_width() -> None:
     """Of width one, each request begins when the one before has ended."""
     found = serve(ClosedLoop(shots_of((0.0, 1, 2), (0.0, 1, 3), (0.0, 1, 1)), 1))
