@@ -3,7 +3,11 @@
 # make setup   the environments and the embedded model alone
 # make bench-client   the client's cost and exactness, a quarter of an hour
 # make bench-static   the static server against a bare script, ten minutes
+<<<<<<< HEAD
 # make bench-predict  the simulator against the toy and both real servers, a quarter of an hour
+=======
+# make bench-sim      the simulator's speed, a minute
+>>>>>>> sim
 # make dashboards     write Grafana's JSON anew from dashboards/*.py
 # make clean   remove what was made here, and the model's cache
 #
@@ -17,7 +21,11 @@ BATCH_SIZE ?= 16
 
 CACHE = $${LOADGEN_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/loadgen}
 
+<<<<<<< HEAD
 .PHONY: help setup demo test test-fast check bench-client bench-static bench-predict dashboards clean
+=======
+.PHONY: help setup demo test test-fast check bench-client bench-static bench-sim dashboards clean
+>>>>>>> sim
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
@@ -47,9 +55,15 @@ bench-static:
 	@scripts/setup
 	@.venv-servers/bin/python -m bench.static
 
+<<<<<<< HEAD
 bench-predict:
 	@scripts/setup
 	@.venv/bin/python -m bench.predict
+=======
+bench-sim:
+	@scripts/setup tools
+	@.venv/bin/python -m bench.sim
+>>>>>>> sim
 
 dashboards:
 	@scripts/setup tools

@@ -8,7 +8,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol
@@ -71,7 +70,7 @@ class ClosedLoop:
     def __init__(self, shots: Iterable[Shot], width: int) -> None:
         self._shots = iter(shots)
         self._next = next(self._shots, None)
-        self._free_s: deque[float] = deque([0.0] * width)
+        self._free_s = [0.0] * width  # a heap: when each free place became free
 
     @property
     def due_s(self) -> float:
@@ -80,12 +79,12 @@ class ClosedLoop:
     def take(self) -> Shot:
         shot = self._next
         assert shot is not None
-        self._free_s.popleft()
+        heapq.heappop(self._free_s)
         self._next = next(self._shots, None)
         return shot
 
     def ended(self, shot: Shot, end_s: float) -> None:
-        self._free_s.append(end_s)
+        heapq.heappush(self._free_s, end_s)
 
 
 class Gangs:

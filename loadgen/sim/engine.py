@@ -120,7 +120,7 @@ class Replica:
 
     def submit(self, shot: Shot, due_s: float) -> None:
         """Give it a request; raises NeverFitsError."""
-        self._now_s = max(self._now_s, due_s) if not self.policy.has_work else self._now_s
+        self._now_s = max(self._now_s, due_s)  # an idle server's next iteration is not in the past
         self._in_flight += 1
         self.policy.submit(
             Served(

@@ -50,7 +50,11 @@ def draw_plots(config: SimulateConfig) -> dict[str, Plot]:
     """All plots, by name; raises LoadgenError where the trace cannot be served."""
     work, costs = load_work(config), read_costs(config)
     unit = "iterations" if all(cost is ITERATIONS for cost, _ in costs.values()) else "s"
-    found = {f"slots-{name}": _slots(config, work, name, costs, unit) for name in costs}
+    holds = {name: holds_of(config, work, PolicyName(name), costs[name][0]) for name in costs}
+    end_s = max(hold.end_s for own in holds.values() for hold in own)
+    found: dict[str, Plot | None] = {
+        f"slots-{name}": _slots(name, own, end_s, unit) for name, own in holds.items()
+    }
     swept = _first(work, _SWEPT)
     at_once = config.model_copy(update={"load": ArrivalConfig(at_once=True)})
     by_size = [
@@ -77,14 +81,17 @@ def holds_of(
     return watch.holds
 
 
-def _slots(config: SimulateConfig, work: Work, name: str, costs: Costs, unit: str) -> Plot | None:
-    holds = holds_of(config, work, PolicyName(name), costs[name][0])
+def _slots(name: str, holds: Sequence[Hold], end_s: float, unit: str) -> Plot:
+    """`end_s` is the end of the time axis, so that policies can be held against each other."""
     values = [
         {"slot": h.slot, "row": str(h.row), "use": str(h.use), "from": h.start_s, "to": h.end_s}
         for h in holds
     ]
-    long_s = max(hold.end_s for hold in holds) / 30
-    labels = [value for value in values if value["to"] - value["from"] > long_s]  # type: ignore[operator]
+    labels = [
+        {"slot": hold.slot, "row": str(hold.row), "from": hold.start_s}
+        for hold in holds
+        if hold.use is Use.DECODE and hold.end_s - hold.start_s > end_s / 40
+    ]
     title = f"Slots over time: {name} batching"
     text = {"labelColor": "currentColor", "titleColor": "currentColor"}
     y = {"field": "slot", "type": "ordinal", "title": "slot", "axis": {"ticks": False}}
@@ -98,7 +105,12 @@ def _slots(config: SimulateConfig, work: Work, name: str, costs: Costs, unit: st
                 "data": {"values": values},
                 "mark": {"type": "rect", "stroke": "white", "strokeWidth": 0.5},
                 "encoding": {
-                    "x": {"field": "from", "type": "quantitative", "title": unit},
+                    "x": {
+                        "field": "from",
+                        "type": "quantitative",
+                        "title": unit,
+                        "scale": {"domain": [0, end_s], "nice": False},
+                    },
                     "x2": {"field": "to"},
                     "y": y,
                     "color": {

@@ -61,12 +61,9 @@ class StaticBatching:
 
     @property
     def due_s(self) -> float:
-        if self._batch:
+        if self._batch or len(self._waiting) >= self._options.batch_size:
             return -math.inf
-        oldest_s = self._waiting[0].arrived_s + self._options.max_wait_s
-        if len(self._waiting) < self._options.batch_size:
-            return oldest_s
-        return min(oldest_s, self._waiting[self._options.batch_size - 1].arrived_s)
+        return self._waiting[0].arrived_s + self._options.max_wait_s
 
     @property
     def decode_work(self) -> tuple[int, int]:

@@ -51,9 +51,9 @@ class Timeline:
         return self.ends_s(numbers_in(spans))
 
 
-def numbers_in(spans: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
-    """The iterations of spans: (3, 2), (9, 1) are 3, 4, 9."""
-    first, counts = np.array(spans, dtype=np.int64).T
+def numbers_in(spans: Sequence[tuple[int, int]] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """The iterations of spans, shape (n, 2): (3, 2), (9, 1) are 3, 4, 9."""
+    first, counts = np.asarray(spans, dtype=np.int64).T
     ends = np.cumsum(counts)
     numbers: NDArray[np.int64] = np.arange(ends[-1]) + np.repeat(first - (ends - counts), counts)
     return numbers

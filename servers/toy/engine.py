@@ -105,8 +105,7 @@ class Engine:
             if not arrivals or arrivals[0].arrived_s > start_s:
                 return start_s
             job = arrivals.popleft()
-            if not policy.has_work:
-                self._free_s = max(self._free_s, job.arrived_s)
+            self._free_s = max(self._free_s, job.arrived_s)  # the next iteration is not before it
             policy.submit(job)
 
     def _begin(self, step: Step) -> None:

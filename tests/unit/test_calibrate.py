@@ -19,16 +19,12 @@ from loadgen.config import LoadConfig
 from loadgen.errors import ConfigError
 from loadgen.journal import Journal, begin_run
 from loadgen.record import RequestRecord
-from loadgen.schedule import Shot
-from loadgen.sim.arrivals import OpenLoop
 from loadgen.sim.calibrate import PARAMETERS, calibrate, write_model
 from loadgen.sim.config import PolicyConfig
-from loadgen.sim.cost import CostFile, StepCost, read_cost
-from loadgen.sim.engine import Replica, Served, drive
+from loadgen.sim.cost import CostFile, read_cost
 from loadgen.sim.nnls import nnls, robust_nnls
 from loadgen.sim.observe import observe
 from loadgen.sim.predict import Asked, predict, simulate_asked
-from loadgen.sim.static import StaticBatching, StaticOptions
 from loadgen.trace import Trace, trace_bytes
 from loadgen.trace.lengths import draw_lesson1_tokens
 
@@ -220,12 +216,3 @@ def test_mistakes_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         calibrate([(read_run(few.path), "a")], PolicyConfig(policy="static"), name="m", origin="o")
     with pytest.raises(ConfigError, match="--max-concurrency"):
         Asked.of(simulated_run(tmp_path / "cap", told, LoadConfig(max_concurrency=3)))
-
-
-def test_a_static_batch_begins_when_it_is_full() -> None:
-    """A batch that fills up before its oldest has waited long enough begins at its last arrival."""
-    policy = StaticBatching(StaticOptions(batch_size=4, max_wait_s=1.0))
-    shots = [Shot(row, row / 8, 10, 2) for row in range(4)]
-    done: list[Served] = []
-    drive(OpenLoop(shots), [Replica(policy, StepCost(fixed_s=0.25))], done.append)
-    assert {served.first_token_s for served in done} == {3 / 8 + 0.25}
