@@ -104,7 +104,7 @@ RULES = {
     "loadgen.exporter": EVERYTHING
     - of(*("record", "columns", "slo", "stats", "verdict", "live", "errors")),
     "loadgen.report": OUTER | of("client", "trace", "replay", "schedule"),
-    "loadgen.sim": OUTER | of("client", "replay", "live"),
+    "loadgen.sim": OUTER | of("client", "replay"),
 }
 """What each may not reach."""
 
