@@ -44,7 +44,7 @@ class ProbeConfig(Strict):
         512, description="longest prompt of the probes"
     )
     probe_output_tokens: Annotated[int, Field(ge=4, le=100_000)] = Field(
-        24, description="output of each probe"
+        24, description="outputs of the probes: from half of it to twice"
     )
 
 

@@ -1,7 +1,8 @@
 """Short runs on a live endpoint that show what its iterations cost: closed loops of doubling width.
 
-Prompts of each are spread evenly on a logarithmic scale, so that iterations differ in rows, prompt
-tokens and context. They are ordinary runs, and their directories stay. It fits nothing.
+Prompts and outputs are spread evenly on a logarithmic scale, so that iterations differ in rows,
+prompt tokens and context, and answers do not end in step. They are ordinary runs, whose directories
+stay. It fits nothing.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ def probe_traces(
     while True:
         count = _ROUNDS * width
         lengths = np.geomspace(min(_FEWEST_PROMPT_TOKENS, prompt_tokens), prompt_tokens, count)
-        order = np.random.default_rng(width).permutation(count)
+        outputs = np.geomspace(max(2, output_tokens / 2), 2 * output_tokens, count)
+        rng = np.random.default_rng(width)
         yield (
             width,
             Trace(
                 timestamp_ms=np.zeros(count),
-                input_length=lengths.astype(np.int64)[order],
-                output_length=np.full(count, output_tokens, dtype=np.int64),
+                input_length=rng.permutation(lengths.astype(np.int64)),
+                output_length=rng.permutation(outputs.astype(np.int64)),
             ),
         )
         if width == batch_size:

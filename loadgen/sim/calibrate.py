@@ -3,8 +3,8 @@
 Costs are fitted to the iterations that `observe.py` reads, robustly, since a busy machine stalls
 now and then; then all are raised alike, so that the fitted iterations take in all what the measured
 ones took: stalls are part of what a server delivers. What a client waits for beside iterations is
-the median of what simulated TTFT then lacks, of the half of requests that are made to wait least:
-of long queues an error of the costs is the larger part. It starts nothing, and prints nothing.
+what brings simulated TTFT nearest to the measured one, of the half of requests that wait least: of
+long queues an error of the costs is the larger part. It starts nothing, and prints nothing.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ from loadgen.sim.predict import Asked, simulate_asked
 
 _FEWEST: Final = 8
 """Iterations, of which four costs could be told at all."""
+_OVERHEADS_MS: Final = np.geomspace(0.1, 1000, 41)
+"""A quarter apart. With none at all the next request of a closed loop would catch the iteration
+that begins when its predecessor ends, as no real one does."""
+_NEAR: Final = np.linspace(0.8, 1.25, 46)
 PARAMETERS: Final = ("fixed_us", "prefill_token_us", "decode_row_us", "kv_token_us")
 
 _SAID: Final = {
@@ -82,18 +86,19 @@ def calibrate(
     work = np.array([one.work for one in observed], dtype=np.float64)
     seconds = np.array([one.seconds for one in observed])
     typical = robust_nnls(work, seconds)
-    raised = float(seconds.sum() / (work @ typical).sum())
-    costs = dict(zip(PARAMETERS, (1e6 * raised * typical).round(3).tolist(), strict=True))
-    model = CostFile(name=name, origin=origin, server=config, **costs)
-    seen_s, simulated_s = _ttft_s(measured, model)
-    is_quick = simulated_s <= np.median(simulated_s)
-    overhead_ms = 1000 * float(np.median((seen_s - simulated_s)[is_quick]))
-    model = model.model_copy(update={"overhead_ms": round(max(0.0, overhead_ms), 3)})
+    is_busy = work[:, 4] == 0
+    raised = float(seconds[is_busy].sum() / (work[is_busy] @ typical).sum())
+    costs = zip(PARAMETERS, (1e6 * raised * typical).round(3).tolist(), strict=False)
+    model = CostFile(name=name, origin=origin, server=config, **dict(costs))
+    for overheads_ms in (_OVERHEADS_MS, None):
+        near_ms = model.overhead_ms * _NEAR if overheads_ms is None else overheads_ms
+        tried = [model.model_copy(update={"overhead_ms": round(ms, 3)}) for ms in near_ms.tolist()]
+        model = min(tried, key=lambda one: _quick_ttft_error_s(measured, one))
     seen_s, simulated_s = _ttft_s(measured, model)
     quartiles = np.percentile(1000 * (seen_s - simulated_s), (25, 50, 75))
     return Calibration(
         model,
-        tuple(_residuals(observed, raised * work @ typical)),
+        tuple(_residuals(observed, raised * (work @ typical))),
         1 - 1 / raised,
         (float(quartiles[0]), float(quartiles[1]), float(quartiles[2])),
     )
@@ -122,6 +127,14 @@ def _turns(records: Sequence[RequestRecord]) -> list[list[RequestRecord]]:
     return list(turns.values())
 
 
+def _quick_ttft_error_s(
+    measured: Sequence[tuple[Asked, Sequence[RequestRecord]]], model: CostFile
+) -> float:
+    seen_s, simulated_s = _ttft_s(measured, model)
+    is_quick = seen_s <= np.median(seen_s)
+    return float(np.abs(seen_s - simulated_s)[is_quick].mean())
+
+
 def _ttft_s(
     measured: Sequence[tuple[Asked, Sequence[RequestRecord]]], model: CostFile
 ) -> tuple[Floats, Floats]:
@@ -141,8 +154,10 @@ def _residuals(observed: Sequence[Observed], fitted_s: Floats) -> list[Residual]
     """By what iterations computed: prompts, and rows in doubling numbers."""
     kinds: dict[tuple[int, str], list[int]] = {}
     for index, one in enumerate(observed):
-        iterations, prefill, rows, _ = one.work
-        if prefill and rows:
+        iterations, prefill, rows, *_ = one.work
+        if one.starts_idle:
+            kind = (-1, "an idle server's first")
+        elif prefill and rows:
             kind = (0, "prompts beside rows" if iterations == 1 else "whole batches")
         elif prefill:
             kind = (1, "prompts")

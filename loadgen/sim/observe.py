@@ -2,15 +2,15 @@
 
 A batching server gives all sequences of an iteration their tokens at one moment, so chunks that
 come together mark where an iteration ended; which requests they belong to says what it computed.
-Under static batching whole batches are read, ended rows and padding included. Iterations whose
-beginning is not seen (an idle server's first) are left out. It fits nothing.
+Under static batching whole batches are read, ended rows and padding included. An iteration begins
+when the one before ended, or, on an idle server, some time after its request was sent; what began
+at no time that is known is left out. It fits nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -19,8 +19,8 @@ from loadgen.record import RequestRecord
 from loadgen.sim.config import PolicyConfig, PolicyName
 from loadgen.sim.static import Release
 
-FEATURES: Final = ("iterations", "prefill_tokens", "decode_rows", "kv_tokens")
-"""What each cost parameter is multiplied with, in the order of fixed, prefill, decode, KV."""
+FEATURES: Final = ("iterations", "prefill_tokens", "decode_rows", "kv_tokens", "idle_starts")
+"""What each cost is multiplied with: fixed, prefill, decode, KV, and the way to an idle server."""
 
 _TOGETHER: Final = 0.25
 """Of an iteration: chunks nearer than this are of the same one."""
@@ -31,8 +31,13 @@ class Observed:
     """Iterations in a row, seen as one: how long they took, and what they computed in all."""
 
     seconds: float
-    work: tuple[int, int, int, int]
+    work: tuple[int, int, int, int, int]
     """As FEATURES."""
+
+    @property
+    def starts_idle(self) -> bool:
+        """Whether it is counted from when its request was sent, to a server that did nothing."""
+        return bool(self.work[4])
 
 
 @dataclass(slots=True)
@@ -92,24 +97,26 @@ def _prompt(record: RequestRecord) -> int:
 
 
 def _continuous(moments: list[Moment], config: PolicyConfig) -> Iterator[Observed]:
-    """Iterations that began when the one before ended: some sequence was under way."""
+    """Iterations that began when the one before ended, or with one request on an idle server."""
     going: set[int] = set()
-    for before, now in pairwise(moments):
-        for record in (*before.first, *(record for record, _ in before.later)):
-            if record.last_token_s is not None and record.last_token_s > before.at_s:
+    before: Moment | None = None
+    for now in moments:
+        rows, prefill = len(now.later), sum(map(_prompt, now.first))
+        kv_tokens = sum(_prompt(record) + made for record, made in now.later)
+        is_one = rows + len(now.first) <= config.batch_size  # or else two iterations, seen as one
+        if is_one and prefill + rows <= config.token_budget:  # or else chunks were computed before
+            if before is not None and going:
+                yield Observed(now.at_s - before.at_s, (1, prefill, rows, kv_tokens, 0))
+            elif len(now.first) == 1 and not rows:
+                sent_s = now.first[0].start_s
+                if before is None or sent_s > before.at_s:
+                    yield Observed(now.at_s - sent_s, (1, prefill, 0, 0, 1))
+        for record in (*now.first, *(record for record, _ in now.later)):
+            if record.last_token_s is not None and record.last_token_s > now.at_s:
                 going.add(id(record))
             else:
                 going.discard(id(record))
-        if not going:
-            continue
-        prefill = sum(map(_prompt, now.first))
-        rows = len(now.later)
-        if rows + len(now.first) > config.batch_size:  # two iterations, seen as one
-            continue
-        if prefill + rows > config.token_budget:  # chunks of it were in earlier iterations
-            continue
-        kv_tokens = sum(_prompt(record) + made for record, made in now.later)
-        yield Observed(now.at_s - before.at_s, (1, prefill, rows, kv_tokens))
+        before = now
 
 
 def _static(moments: list[Moment], config: PolicyConfig) -> Iterator[Observed]:
@@ -120,11 +127,13 @@ def _static(moments: list[Moment], config: PolicyConfig) -> Iterator[Observed]:
         if moment.first:
             batch = moment.first
             rows, context = len(batch), max(map(_prompt, batch))
-            if _ready_s(batch, config) < last_s:
-                yield Observed(moment.at_s - last_s, (1, rows * context, 0, 0))
+            ready_s = _ready_s(batch, config)
+            is_idle = ready_s > last_s
+            work = (1, rows * context, 0, 0, int(is_idle))
+            yield Observed(moment.at_s - max(ready_s, last_s), work)
         elif rows:
             context += 1
-            yield Observed(moment.at_s - last_s, (1, 0, rows, rows * context))
+            yield Observed(moment.at_s - last_s, (1, 0, rows, rows * context, 0))
         last_s = moment.at_s
 
 
@@ -137,10 +146,10 @@ def _batches(records: list[RequestRecord], config: PolicyConfig) -> Iterator[Obs
         batch = moment.first
         rows, context = len(batch), max(map(_prompt, batch))
         steps = max(record.output_tokens_asked for record in batch) - 1
-        if _ready_s(batch, config) < last_s:
-            kv_tokens = rows * (steps * context + steps * (steps + 1) // 2)
-            work = (steps + 1, rows * context, rows * steps, kv_tokens)
-            yield Observed(moment.at_s - last_s, work)
+        ready_s = _ready_s(batch, config)
+        kv_tokens = rows * (steps * context + steps * (steps + 1) // 2)
+        work = (steps + 1, rows * context, rows * steps, kv_tokens, int(ready_s > last_s))
+        yield Observed(moment.at_s - max(ready_s, last_s), work)
         last_s = moment.at_s
 
 
