@@ -6,6 +6,8 @@
 # make bench-static   the static server against a bare script, ten minutes
 # make bench-stats    how far comparisons, gains and capacities can be trusted, half an hour
 # make bench-peer     loadgen beside `vllm bench serve` on one server and trace, ten minutes
+# make bench-predict  the simulator against the toy and both real servers, a quarter of an hour
+# make bench-sim      the simulator's speed, a minute
 # make dashboards     write Grafana's JSON anew from dashboards/*.py
 # make clean   remove what was made here, and the model's cache
 #
@@ -23,7 +25,7 @@ REPEATS ?= 4
 CACHE = $${LOADGEN_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/loadgen}
 
 .PHONY: help setup demo lesson2 test test-fast check bench-client bench-static bench-stats \
-	bench-peer dashboards clean
+	bench-peer bench-predict bench-sim dashboards clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
@@ -63,6 +65,14 @@ bench-stats:
 bench-peer:
 	@scripts/setup
 	@.venv/bin/python -m bench.peer
+
+bench-predict:
+	@scripts/setup
+	@.venv/bin/python -m bench.predict
+
+bench-sim:
+	@scripts/setup tools
+	@.venv/bin/python -m bench.sim
 
 dashboards:
 	@scripts/setup tools

@@ -37,12 +37,14 @@ from loadgen.config import (
 from loadgen.errors import ConfigError, LoadgenError
 from loadgen.exporter import Exporter
 from loadgen.flags import Parser, add_flags, take, validate
+from loadgen.model_cli import add_calibrate, add_predict
 from loadgen.progress import Progress
 from loadgen.report import rebuild
 from loadgen.report_cli import INVALID, add_check, add_report, print_json, show
 from loadgen.run import Finished, describe_load, run
 from loadgen.runs_cli import add_runs
 from loadgen.selfcheck import check
+from loadgen.sim_cli import add_simulate
 from loadgen.trace_cli import add_trace
 from loadgen.verdict import Grade
 
@@ -86,6 +88,9 @@ def build_parser() -> argparse.ArgumentParser:
     _add_compare(commands)
     add_report(commands)
     add_check(commands)
+    add_simulate(commands)
+    add_calibrate(commands)
+    add_predict(commands)
     add_runs(commands)
     _add_selfcheck(commands)
     return parser

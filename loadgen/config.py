@@ -279,7 +279,7 @@ Goals = Annotated[
 """Limits in milliseconds, under vLLM's names."""
 
 
-class OutputConfig(Strict):
+class ResultConfig(Strict):
     """Where results go and what is said of them."""
 
     result_dir: Path = Field(Path("runs"), description="folder that holds the run directories")
@@ -306,6 +306,10 @@ class OutputConfig(Strict):
         description="percentiles in tables, such as 50,90,99",
         json_schema_extra={"metavar": "P,P,..."},
     )
+
+
+class OutputConfig(ResultConfig):
+    """The same of a run, whose metrics can be watched."""
 
     metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
         None,

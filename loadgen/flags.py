@@ -11,7 +11,7 @@ import argparse
 import difflib
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from types import UnionType
 from typing import Any, Final, NoReturn, TypeVar
@@ -49,10 +49,17 @@ class Parser(argparse.ArgumentParser):
         return known, unknown
 
 
-def add_flags(parser: argparse.ArgumentParser, title: str, model: type[BaseModel]) -> None:
+def add_flags(
+    parser: argparse.ArgumentParser,
+    title: str,
+    model: type[BaseModel],
+    without: Collection[str] = (),
+) -> None:
     """Give `parser` one flag for each field of `model`, in a group of that title."""
     group = parser.add_argument_group(title)
     for name, field in model.model_fields.items():
+        if name in without:
+            continue
         extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
         aliases = typing.cast("list[str]", extra.get("aliases", []))
         kind = _plain_type(field.annotation)
@@ -145,7 +152,7 @@ def _default_text(field: FieldInfo) -> str:
     if field.default_factory is not None or default is None or default is False:
         return ""
     if isinstance(default, tuple):
-        default = ",".join(f"{part:g}" for part in default)
+        default = ",".join(p if isinstance(p, str) else f"{p:g}" for p in default)
     if default is True:
         default = "yes"
     return f" (default: {default})"

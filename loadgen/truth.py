@@ -25,13 +25,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self
 
-import httptools
 import orjson
 import uvloop
 
 from loadgen.clock import monotonic
+from loadgen.http1 import EVENT_STREAM, Connection, Refusal, Request
 from loadgen.truth_faults import (
     SAMPLE,
     Ending,
@@ -46,22 +46,6 @@ from loadgen.truth_faults import (
 DISTRIBUTIONS: Final = ("constant", "lognormal", "exponential")
 USAGES: Final = ("asked", "never", "last", "continuous")
 STAMPS: Final = ("field", "text", "none")
-REASONS: Final = {
-    200: b"OK",
-    307: b"Temporary Redirect",
-    400: b"Bad Request",
-    401: b"Unauthorized",
-    404: b"Not Found",
-    405: b"Method Not Allowed",
-    422: b"Unprocessable Entity",
-    429: b"Too Many Requests",
-    500: b"Internal Server Error",
-    503: b"Service Unavailable",
-}
-STREAM_HEAD: Final = (
-    b"HTTP/1.1 200 OK\r\nserver: loadgen-truth\r\n"
-    b"content-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
-)
 FAR_S: Final = 1e9  # a timer must be set to something
 
 
@@ -269,82 +253,49 @@ class _Stream:
         return self._due_s
 
 
-class _Connection(asyncio.Protocol):
-    """One client's connection: it reads a request, and answers it before the next."""
+class _Connection(Connection):
+    """One client's connection."""
+
+    server_name = b"loadgen-truth"
 
     def __init__(self, server: TruthServer) -> None:
+        super().__init__()
         self.server = server
         self.stream: _Stream | None = None
-        self.transport: asyncio.Transport
-        self._parser = httptools.HttpRequestParser(self)
-        self._url = b""
-        self._authorization = b""
-        self._body: list[bytes] = []
-        self._keeps_alive = True
 
-    # Called by the event loop.
+    @property
+    def is_busy(self) -> bool:
+        return self.stream is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)
+        super().connection_made(transport)
         self.server.connections.add(self)
 
-    def data_received(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserCallbackError as error:
-            raise error.__context__ or error from None
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self.transport.abort()
-
     def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
         self.stream = None
-        del self._parser  # which refers to this object
         self.server.connections.discard(self)
 
-    # Called by httptools.
-
-    def on_url(self, url: bytes) -> None:
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"authorization":
-            self._authorization = value
-
-    def on_body(self, data: bytes) -> None:
-        self._body.append(data)
-
-    def on_message_complete(self) -> None:
-        path, body = self._url.partition(b"?")[0], b"".join(self._body)
-        authorization = self._authorization
-        self._url, self._authorization, self._body = b"", b"", []
-        self._keeps_alive = self._parser.should_keep_alive()
-        if self.stream is not None:  # no pipelining
-            self.transport.abort()
-            return
-        key = self.server.config.api_key
-        try:
-            if key is not None and authorization != b"Bearer " + key.encode():
-                raise _Refusal(401, "a bearer token is needed, and the right one")
-            self._answer(self._parser.get_method(), path, body)
-        except _Refusal as refusal:
-            self._send_json(refusal.status, refusal.body(), refusal.headers)
-
-    def _answer(self, method: bytes, path: bytes, body: bytes) -> None:
-        config = self.server.config
+    def answer(self, request: Request) -> None:
+        config, path = self.server.config, request.path
+        key = config.api_key
+        if key is not None and request.authorization != b"Bearer " + key.encode():
+            raise Refusal(401, "a bearer token is needed, and the right one")
         if path in (b"/v1/completions", b"/v1/chat/completions"):
-            if method != b"POST":
-                raise _Refusal(405, "POST it")
-            self._generate(_Ask.read(body, config, is_chat=path.endswith(b"chat/completions")))
+            if request.method != b"POST":
+                raise Refusal(405, "POST it")
+            is_chat = path.endswith(b"chat/completions")
+            self._generate(_Ask.read(request.body, config, is_chat=is_chat))
         elif path == b"/v1/models":
             model = {"id": config.model, "object": "model", "created": 0, "owned_by": "loadgen"}
             model["max_model_len"] = config.max_model_len
-            self._send_json(200, {"object": "list", "data": [model]})
+            self.send_json({"object": "list", "data": [model]})
         elif path == b"/health":
-            self._send_json(200, {})
+            self.send_json({})
         elif path == b"/stats":
-            self._send_json(200, self.server.stats())
+            self.send_json(self.server.stats())
         else:
-            raise _Refusal(404, "no such path")
+            raise Refusal(404, "no such path")
 
     def _generate(self, ask: _Ask) -> None:
         server = self.server
@@ -366,12 +317,12 @@ class _Connection(asyncio.Protocol):
                 self.transport.close()
                 return
             case "redirect":
-                raise _Refusal(307, "elsewhere", {b"location": b"/v1/elsewhere"})
+                raise Refusal(307, "elsewhere", {b"location": b"/v1/elsewhere"})
             case "status":
                 assert fault is not None
                 retry = fault.retry_after
                 headers = {} if retry is None else {b"retry-after": str(retry).encode("ascii")}
-                raise _Refusal(fault.status, "as was asked for", headers)
+                raise Refusal(fault.status, "as was asked for", headers)
             case "json_body":
                 is_stream = False
         shape = fault.reshape(ask.shape) if fault else ask.shape
@@ -379,10 +330,10 @@ class _Connection(asyncio.Protocol):
         if is_stream:
             opening, wires, ending = stream_wires(shape, fault)
             ask.fields[b"at"] = arrived_s
-            self.transport.write(STREAM_HEAD + opening % ask.fields)
+            self.transport.write(self.head(200, None, EVENT_STREAM) + opening % ask.fields)
         else:
             template = json_template(shape)
-            head = _head(200, len(template % SAMPLE), {})
+            head = self.head(200, len(template % SAMPLE))
             wires, ending = (head + template,), Ending.END
             chunks = -(-shape.tokens // shape.tokens_per_chunk)
             due_s += sum(server.draw_gap_s() for _ in range(chunks - 1))
@@ -397,34 +348,10 @@ class _Connection(asyncio.Protocol):
             raw = self.transport.get_extra_info("socket")
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.transport.abort()
-        elif ending is Ending.CLOSE or (ending is Ending.END and not self._keeps_alive):
+        elif ending is Ending.CLOSE or (ending is Ending.END and not self.keeps_alive):
             self.transport.close()
         elif ending is Ending.OPEN:
             self.stream = _Stream(self, (), ending, 0.0, Fields())  # for ever
-
-    def _send_json(
-        self, status: int, body: Mapping[str, Any], headers: Mapping[bytes, bytes] | None = None
-    ) -> None:
-        data = orjson.dumps(body)
-        self.transport.write(_head(status, len(data), headers or {}) + data)
-        if not self._keeps_alive:
-            self.transport.close()
-
-
-class _Refusal(Exception):
-    """An HTTP error, with OpenAI's JSON."""
-
-    def __init__(
-        self, status: int, message: str, headers: Mapping[bytes, bytes] | None = None
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.headers = headers or {}
-
-    def body(self) -> dict[str, Any]:
-        kind = "invalid_request_error" if self.status < 500 else "server_error"
-        error = {"message": str(self), "type": kind, "param": None, "code": self.status}
-        return {"error": error}
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,31 +365,31 @@ class _Ask:
 
     @staticmethod
     def read(body: bytes, config: TruthConfig, *, is_chat: bool) -> _Ask:
-        """From a request's JSON; raises _Refusal."""
+        """From a request's JSON; raises Refusal."""
         try:
             asked = orjson.loads(body)
         except orjson.JSONDecodeError as error:
-            raise _Refusal(400, f"not JSON: {error}") from None
+            raise Refusal(400, f"not JSON: {error}") from None
         if not isinstance(asked, dict):
-            raise _Refusal(400, "not a JSON object")
+            raise Refusal(400, "not a JSON object")
         for name in sorted(config.reject):
             if _has(asked, name):
-                raise _Refusal(400, f"Unrecognized request argument supplied: {name}")
+                raise Refusal(400, f"Unrecognized request argument supplied: {name}")
         asked = {name: value for name, value in asked.items() if name not in config.ignore}
         tokens = asked.get("max_completion_tokens") if is_chat else None
         tokens = asked.get("max_tokens") if tokens is None else tokens
         tokens = config.tokens if tokens is None else tokens
         if not isinstance(tokens, int) or tokens < 1:
-            raise _Refusal(400, "max_tokens is a whole number from 1 on")
+            raise Refusal(400, "max_tokens is a whole number from 1 on")
         prompt_tokens = _count_prompt(asked.get("messages" if is_chat else "prompt"), config)
         if prompt_tokens + tokens > config.max_model_len:
-            raise _Refusal(400, f"no more than max_model_len={config.max_model_len} tokens in all")
+            raise Refusal(400, f"no more than max_model_len={config.max_model_len} tokens in all")
         is_stream = asked.get("stream") is True
         usage = config.usage
         if usage == "asked":
             options = asked.get("stream_options") or {}
             if not isinstance(options, dict):
-                raise _Refusal(400, "stream_options is an object")
+                raise Refusal(400, "stream_options is an object")
             is_continuous = options.get("continuous_usage_stats")
             usage = "continuous" if is_continuous else "own"
             if is_stream and not options.get("include_usage"):
@@ -470,7 +397,7 @@ class _Ask:
         try:
             fault = Fault.read(asked["x_fault"]) if "x_fault" in asked else None
         except FaultError as error:
-            raise _Refusal(400, str(error)) from None
+            raise Refusal(400, str(error)) from None
         end = _natural_end(asked, config)
         finish = "length" if end is None or end >= tokens else "stop"
         tokens = tokens if end is None else min(tokens, end)
@@ -493,12 +420,12 @@ def _natural_end(asked: Mapping[str, Any], config: TruthConfig) -> int | None:
         return None
     fewest = asked.get("min_tokens") or 0
     if not isinstance(fewest, int):
-        raise _Refusal(400, "min_tokens is a whole number")
+        raise Refusal(400, "min_tokens is a whole number")
     return max(config.eos_after, fewest)
 
 
 def _count_prompt(prompt: object, config: TruthConfig) -> int:
-    """Tokens of a text, of token ids, or of messages; raises _Refusal."""
+    """Tokens of a text, of token ids, or of messages; raises Refusal."""
     if isinstance(prompt, str):
         return config.special_tokens + _count_text(prompt, config)
     if isinstance(prompt, list) and prompt:
@@ -510,20 +437,13 @@ def _count_prompt(prompt: object, config: TruthConfig) -> int:
             return added + sum(_count_text(text, config) for text in texts)
         if len(prompt) == 1:
             return _count_prompt(prompt[0], config)
-    raise _Refusal(400, "one prompt or some messages are needed")
+    raise Refusal(400, "one prompt or some messages are needed")
 
 
 def _count_text(text: str, config: TruthConfig) -> int:
     if config.chars_per_token is None:
         return len(text.split())
     return math.ceil(len(text) / config.chars_per_token)
-
-
-def _head(status: int, length: int, headers: Mapping[bytes, bytes]) -> bytes:
-    lines = [b"HTTP/1.1 %d %b" % (status, REASONS.get(status, b"Asked For"))]
-    lines += [b"server: loadgen-truth", b"content-type: application/json"]
-    lines += [b"content-length: %d" % length, *(b"%b: %b" % item for item in headers.items())]
-    return b"\r\n".join((*lines, b"", b""))
 
 
 async def serve(config: TruthConfig) -> None:

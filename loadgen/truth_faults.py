@@ -17,7 +17,8 @@ from typing import Any, Final
 
 import orjson
 
-LAST_CHUNK: Final = b"0\r\n\r\n"
+from loadgen.http1 import LAST_CHUNK
+
 DONE: Final = b"data: [DONE]\n\n"
 CREATED: Final = 1795960050
 """Wall-clock time is no business of this server's: a constant is sent where OpenAI has one."""

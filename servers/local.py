@@ -69,15 +69,16 @@ class ServerProcess:
         *,
         port: int | None = None,
         environment: Mapping[str, str] | None = None,
+        python: str | None = None,
     ) -> None:
         """Start `python -m module` with `--host` and `--port` added; `environment` is laid over
-        this process's own.
+        this process's own. `python` is by default that of the servers' environment.
         """
         self.module = module
         self.port = port if port is not None else free_port()
         self.base_url = f"http://{HOST}:{self.port}"
         self.log_path = log_path
-        command = [servers_python(), "-m", module, *_with_address(arguments, self.port)]
+        command = [python or servers_python(), "-m", module, *_with_address(arguments, self.port)]
         log_path.parent.mkdir(parents=True, exist_ok=True)
         with log_path.open("ab") as log:
             try:
@@ -245,6 +246,13 @@ def start(
     if served_model_name:
         flags += ["--served-model-name", served_model_name]
     return ServerProcess(module, [*flags, *arguments], log_path, port=port, environment=environment)
+
+
+def start_toy(
+    log_path: Path, arguments: Sequence[str] = (), *, port: int | None = None
+) -> ServerProcess:
+    """Start the toy server in this process's own environment; it is not ready yet."""
+    return ServerProcess("servers.toy", arguments, log_path, port=port, python=sys.executable)
 
 
 start_static = partial(start, "servers.static")

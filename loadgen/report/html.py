@@ -23,6 +23,7 @@ from loadgen.report.figures import (
 )
 from loadgen.report.formulas import FORMULAS, formula_of
 from loadgen.report.plots import draw_all
+from loadgen.report.toy import toys_of
 
 if TYPE_CHECKING:
     from loadgen.report.result import Result
@@ -62,7 +63,7 @@ def render_html(result: Result) -> str:
 
 def _facts(result: Result) -> list[tuple[str, str]]:
     """What the header tells, and what the answers told beside."""
-    facts = facts_of(result.run.header)
+    facts = [*(("toy", said) for said in toys_of(result.run.header)), *facts_of(result.run.header)]
     for name, summary in result.summaries.items():
         sources = ", ".join(f"{source} ({n})" for source, n in summary.token_sources.items())
         facts.append((f"tokens of {name} counted by", sources or "nothing"))

@@ -36,7 +36,7 @@ def _summary() -> dict[str, Any]:
     return _object(
         schema_version={"const": SCHEMA_VERSION},
         run_id={"type": "string"},
-        kind={"enum": ["run", "compare"]},
+        kind={"enum": ["run", "compare", "simulate"]},
         label={"type": ["string", "null"]},
         verdict=_schema(Grade),
         reasons=_schema(tuple[Reason, ...]),
@@ -79,7 +79,7 @@ def _split() -> dict[str, Any]:
     return _object(
         gangs={"type": "string"},
         **{factor: {"type": "number"} for factor in factors},
-        intervals=_object(**{factor: interval for factor in factors}),
+        intervals=_object(**dict.fromkeys(factors, interval)),
         blocks={"type": "integer"},
     )
 

@@ -27,6 +27,7 @@ from loadgen.report.figures import (
     rows_of,
 )
 from loadgen.report.result import Result
+from loadgen.report.toy import toys_of
 from loadgen.stats import Summary
 from loadgen.verdict import Grade, Verdict
 
@@ -36,7 +37,7 @@ _COLOURS: Final = {Grade.VALID: "green", Grade.SUSPECT: "yellow", Grade.INVALID:
 def print_result(result: Result, console: Console) -> None:
     """Table, failures, answer and verdict."""
     print_figures(result.summaries, result.percentiles, console)
-    for sentence in prompts_of(result.run.header):
+    for sentence in (*toys_of(result.run.header), *prompts_of(result.run.header)):
         console.print(escape(sentence))
     if result.run.torn_lines:
         console.print(f"left out: {result.run.torn_lines} record(s) that a kill cut short")

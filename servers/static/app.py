@@ -32,7 +32,8 @@ from servers.static.protocol import (
     refuse_unsupported,
     row_of,
 )
-from servers.static.replies import ChatFormat, CompletionFormat, Events, Format, Identity, Reply
+from servers.static.replies import ChatFormat, CompletionFormat, Events, Format, Identity
+from servers.static.reply import Reply
 from servers.static.settings import Settings
 from servers.static.wire import EngineConfig
 

@@ -73,7 +73,8 @@ def of(*names: str) -> set[str]:
 
 OUTER = of(
     *("cli", "run", "worker", "workers", "turn", "flags", "progress", "exporter", "selfcheck"),
-    *("trace_cli", "trace_report", "report_cli", "runs_cli", "runs_compare", "__main__"),
+    *("trace_cli", "trace_report", "report_cli", "runs_cli", "runs_compare", "sim_cli"),
+    *("model_cli", "probe", "__main__"),
 )
 EVERYTHING = frozenset(MODULES)
 RULES = {
@@ -104,6 +105,7 @@ RULES = {
     "loadgen.exporter": EVERYTHING
     - of(*("record", "columns", "slo", "stats", "verdict", "live", "errors")),
     "loadgen.report": OUTER | of("client", "trace", "replay", "schedule"),
+    "loadgen.sim": OUTER | of("client", "replay"),
 }
 """What each may not reach."""
 

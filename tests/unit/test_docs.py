@@ -16,6 +16,7 @@ from loadgen.record import Outcome, TokenSource
 from loadgen.trace.config import ArrivalLaw, LengthLaw
 from loadgen.trace.export import ExportFormat
 from loadgen.trace.formats import FORMATS
+from servers.toy.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -121,6 +122,14 @@ def test_every_live_metric_is_documented(prefix: str) -> None:
     told |= {f"{name}_total" for name in re.findall(r'Counter\(\s*"(static_[a-z_]+)"', source)}
     assert len(told) > 20
     assert documented == told | {"static_server_info"}
+
+
+def test_every_metric_of_the_toy_is_documented() -> None:
+    """docs/metrics.md has a row for each metric that the toy server exposes, and for no other."""
+    text = Metrics({}).exposition().decode()
+    told = {name for name in re.findall(r"^# TYPE (toy_\S+)", text, re.M) if "_created" not in name}
+    documented = set(re.findall(r"^\| `(toy_[a-z0-9_]+)` \|", page("metrics.md"), re.M))
+    assert documented == told
 
 
 def test_every_fact_of_a_run_is_documented() -> None:

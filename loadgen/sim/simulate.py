@@ -1,0 +1,347 @@
+"""One simulation, from its configuration to its run directory or its statistics.
+
+The directory is that of a run, with one target a policy, so that reports, comparisons and gates
+read it unchanged; `simulation.json` in it says what the policies computed. It knows no flags.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from loadgen import __version__
+from loadgen.errors import ConfigError
+from loadgen.journal import EventLog, Journal, begin_run, new_run_path, write_whole
+from loadgen.machine import describe_machine
+from loadgen.record import Outcome, RequestRecord, RunHeader, TargetInfo, TokenSource
+from loadgen.schedule import Shot, closed_loop, gangs, open_loop, open_sessions
+from loadgen.sim.arrivals import Arrivals, ClosedLoop, Gangs, OpenLoop
+from loadgen.sim.config import ArrivalConfig, PolicyName, SimulateConfig
+from loadgen.sim.cost import ITERATIONS, CostFile, StepCost, read_cost
+from loadgen.sim.engine import Known, Replica, Served, Totals, Watch, drive
+from loadgen.sim.fleet import route_by
+from loadgen.sim.prefix import PrefixCache
+from loadgen.sim.tally import Tally
+from loadgen.sim.timeline import Timeline
+from loadgen.slo import Slo
+from loadgen.trace import Trace, read_trace, trace_bytes
+from loadgen.trace.generate import generate
+from loadgen.trace.sessions import Sessions, sessions_of
+from loadgen.trace.trace import sha256_of
+
+KIND: Final = "simulate"
+SIMULATION: Final = "simulation.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is asked of the simulated servers."""
+
+    trace: Trace
+    name: str
+    data: bytes
+    sessions: Sessions | None
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What came of it: a run directory, or statistics where no records were wanted."""
+
+    path: Path | None
+    work_done: dict[str, dict[str, Any]]
+    """By policy: what all its replicas computed, and how much of it for nobody."""
+    figures: dict[str, dict[str, Any]]
+    """By policy, where no records were wanted."""
+
+
+def simulate(config: SimulateConfig, command: Sequence[str] = ()) -> Simulation:
+    """Do the whole simulation; raises LoadgenError."""
+    work = load_work(config)
+    costs = read_costs(config)
+    done: dict[str, dict[str, Any]] = {}
+    figures: dict[str, dict[str, Any]] = {}
+    if not config.output.records:
+        for name in config.policies.policy:
+            tally, totals = play_for_statistics(config, work, name, costs)
+            done[str(name)] = work_done(totals)
+            figures[str(name)] = tally.as_json(config.output.metric_percentiles)
+        return Simulation(None, done, figures)
+    started = datetime.now(UTC)
+    path = new_run_path(config.output.result_dir, KIND, started)
+    begin_run(path, _header(config, work, costs, command, path, started), work.data)
+    for number, name in enumerate(config.policies.policy):
+        EventLog(path).turn_began(name, 0, 0, 0.0)
+        done[str(name)] = work_done(
+            _play_for_records(config, work, name, costs, Journal(path, number))
+        )
+    content = {"schema_version": 1, "policies": done}
+    option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    write_whole(path / SIMULATION, orjson.dumps(content, option=option))
+    return Simulation(path, done, {})
+
+
+Costs = dict[str, tuple[StepCost, CostFile | None]]
+"""By policy."""
+
+
+def read_costs(config: SimulateConfig) -> Costs:
+    """What --cost says; raises ConfigError."""
+    text = config.policies.cost
+    names = [str(name) for name in config.policies.policy]
+    files = dict.fromkeys(names, text)
+    if "=" in text:
+        pairs = [part.partition("=") for part in text.split(",")]
+        files = {name.strip(): file.strip() for name, _, file in pairs}
+        if set(files) != set(names):
+            raise ConfigError(f"--cost: give one file to each of {', '.join(names)}, got {text!r}")
+    return {
+        name: (ITERATIONS, None) if file == "iterations" else read_cost(Path(file))
+        for name, file in files.items()
+    }
+
+
+def load_work(config: SimulateConfig) -> Work:
+    """The trace, read or drawn; raises TraceError, ConfigError."""
+    if config.trace is None:
+        trace = generate(config.generate)
+        return Work(trace, "generated", trace_bytes(trace) if config.output.records else b"", None)
+    trace, data = read_trace(config.trace)
+    sessions = sessions_of(trace)
+    if sessions is not None and config.load.model_fields_set:
+        raise ConfigError(
+            f"{config.trace.name} has sessions, whose turns wait for the ones before; leave out "
+            "--at-once, --closed-loop and --gang"
+        )
+    return Work(trace, config.trace.name, data, sessions)
+
+
+def arrivals_of(load: ArrivalConfig, work: Work) -> Arrivals:
+    """When the requests of `work` come."""
+    if work.sessions is not None:
+        return OpenLoop(open_sessions(work.trace, work.sessions), has_sessions=True)
+    if load.gang is not None:
+        return Gangs(gangs(work.trace, load.gang))
+    if load.max_concurrency is not None:
+        return ClosedLoop(closed_loop(work.trace), load.max_concurrency)
+    return OpenLoop(closed_loop(work.trace) if load.at_once else open_loop(work.trace))
+
+
+def play(
+    config: SimulateConfig,
+    work: Work,
+    name: PolicyName,
+    cost: StepCost,
+    sink: Callable[[Served], None],
+    *,
+    replicas: int | None = None,
+    timelines: Sequence[Timeline] | None = None,
+    watch: Watch | None = None,
+) -> list[Totals]:
+    """Serve the whole of `work` by one policy; what each replica computed.
+
+    Raises NeverFitsError for a request that could never be served.
+    """
+    servers = [
+        Replica(
+            config.policies.build(name),
+            cost,
+            number=number,
+            timeline=None if timelines is None else timelines[number],
+            watch=watch,
+            known=_known(config, work, name),
+        )
+        for number in range(replicas or config.fleet.replicas)
+    ]
+    route = route_by(config.fleet.router, servers, work.trace)
+    drive(arrivals_of(config.load, work), servers, sink, route)
+    return [server.totals for server in servers]
+
+
+def play_for_statistics(
+    config: SimulateConfig,
+    work: Work,
+    name: PolicyName,
+    costs: Costs,
+    replicas: int | None = None,
+) -> tuple[Tally, list[Totals]]:
+    """As `play`, in memory that does not grow with what was served."""
+    goodput = config.output.goodput
+    tally = Tally(Slo.of(goodput) if goodput else None)
+    totals = play(config, work, name, costs[name][0], tally.add, replicas=replicas)
+    return tally, totals
+
+
+def _known(config: SimulateConfig, work: Work, name: PolicyName) -> Known:
+    ids = work.trace.hash_ids
+    if ids is None or not config.policies.prefix_cache or name is PolicyName.STATIC:
+        return lambda shot: 0
+    cache = PrefixCache(config.policies.kv_blocks * config.policies.block_size)
+    return lambda shot: cache.take(ids[shot.seq])
+
+
+def _play_for_records(
+    config: SimulateConfig, work: Work, name: PolicyName, costs: Costs, journal: Journal
+) -> list[Totals]:
+    timelines = [Timeline() for _ in range(config.fleet.replicas)]
+    at_end = name is PolicyName.STATIC and config.policies.build(name).releases_at_end
+
+    def keep(served: Served) -> None:
+        journal.append(record_of(served, name, timelines[served.replica], at_end=at_end))
+
+    try:
+        return play(config, work, name, costs[name][0], keep, timelines=timelines)
+    finally:
+        journal.close()
+
+
+def record_of(
+    served: Served, target: str, timeline: Timeline, *, at_end: bool = False
+) -> RequestRecord:
+    """What a client would have seen; with `at_end`, all tokens when the batch ended."""
+    times_s = tuple(timeline.tokens_s(served.spans).tolist())
+    if at_end:
+        times_s = (served.end_s,) * len(times_s)
+    shot: Shot = served.shot
+    return RequestRecord(
+        seq=shot.seq,
+        target=target,
+        session=shot.session,
+        parent=shot.parent,
+        gang=shot.gang,
+        worker=served.replica,
+        due_s=served.arrived_s,
+        start_s=served.arrived_s,
+        sent_s=served.arrived_s,
+        first_byte_s=times_s[0],
+        first_token_s=times_s[0],
+        chunk_s=times_s,
+        chunk_tokens=(1,) * len(times_s),
+        last_token_s=times_s[-1],
+        end_s=served.end_s,
+        prompt_tokens_asked=shot.prompt_tokens,
+        prompt_tokens_served=shot.prompt_tokens,
+        output_tokens_asked=shot.output_tokens,
+        output_tokens_served=len(times_s),
+        token_source=TokenSource.USAGE,
+        outcome=Outcome.OK,
+        finish_reason="length",
+    )
+
+
+def work_done(replicas: Sequence[Totals]) -> dict[str, Any]:
+    """The sums over replicas, and what they come to per iteration."""
+    sums = {
+        key: sum(getattr(one, key) for one in replicas)
+        for key in asdict(replicas[0])
+        if key != "end_s"
+    }
+    iterations = sums["iterations"]
+    computed = sums["prefill_tokens"] + sums["decode_rows"]
+    wasted = sums["wasted_prefill_tokens"] + sums["wasted_rows"]
+    end_s = max(one.end_s for one in replicas)
+    return sums | {
+        "replicas": len(replicas),
+        "end_s": end_s,
+        "busy_share": sums["busy_s"] / (end_s * len(replicas)) if end_s else None,
+        "tokens_per_iteration": sums["output_tokens"] / iterations if iterations else None,
+        "wasted_row_share": _share(sums["wasted_rows"], sums["decode_rows"]),
+        "padding_share": _share(sums["wasted_prefill_tokens"], sums["prefill_tokens"]),
+        "wasted_share": _share(wasted, computed),
+    }
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def _header(
+    config: SimulateConfig,
+    work: Work,
+    costs: Costs,
+    command: Sequence[str],
+    path: Path,
+    started: datetime,
+) -> RunHeader:
+    shown = config.model_dump(mode="json")
+    shown["output"] |= {"label": None, "metadata": {}}
+    shown["costs"] = {
+        name: "iterations" if told is None else told.model_dump()
+        for name, (_, told) in costs.items()
+    }
+    return RunHeader(
+        run_id=path.name,
+        kind=KIND,
+        label=config.output.label,
+        metadata=config.output.metadata,
+        started_at=started.isoformat(timespec="milliseconds"),
+        command=tuple(command),
+        config=shown,
+        seed=config.generate.seed,
+        trace_name=work.name,
+        trace_sha256=sha256_of(work.data),
+        requests=len(work.trace),
+        targets=tuple(_targets(costs)),
+        transport="simulated",
+        versions={"loadgen": __version__, "python": platform.python_version()},
+        machine=describe_machine(),
+    )
+
+
+def _targets(costs: Costs) -> Iterator[TargetInfo]:
+    for name, (_, told) in costs.items():
+        yield TargetInfo(
+            name=name,
+            base_url=f"simulated:{name}",
+            endpoint="none",
+            model="iterations" if told is None else told.name,
+            features=(),
+            server="loadgen's simulator",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One number of replicas, and what share of requests was good with it."""
+
+    replicas: int
+    good_share: float
+
+
+def find_replicas(config: SimulateConfig, name: PolicyName) -> tuple[int | None, list[Tried]]:
+    """The fewest replicas with which enough requests are good, and all that were tried.
+
+    Doubles until it is enough, then halves the gap: more replicas are taken to be no worse. None
+    where even a replica for each request, or 10,000, is not enough.
+    """
+    work, costs = load_work(_without_records(config)), read_costs(config)
+    most = min(10_000, len(work.trace))
+    tried: list[Tried] = []
+
+    def is_enough(replicas: int) -> bool:
+        tally, _ = play_for_statistics(config, work, name, costs, replicas)
+        tried.append(Tried(replicas, tally.good_share or 0.0))
+        return tried[-1].good_share >= config.fleet.good_share
+
+    short, enough = 0, 1
+    while not is_enough(enough):
+        if enough == most:
+            return None, tried
+        short, enough = enough, min(2 * enough, most)
+    while enough - short > 1:
+        middle = (short + enough) // 2
+        if is_enough(middle):
+            enough = middle
+        else:
+            short = middle
+    return enough, tried
+
+
+def _without_records(config: SimulateConfig) -> SimulateConfig:
+    output = config.output.model_copy(update={"records": False})
+    return config.model_copy(update={"output": output})

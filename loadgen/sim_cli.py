@@ -1,0 +1,259 @@
+"""The command `simulate`: its flags, and what it prints."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
+
+from loadgen.config import GeneratorConfig
+from loadgen.errors import ConfigError
+from loadgen.flags import add_flags, flag_of, take, validate
+from loadgen.report import rebuild
+from loadgen.report_cli import print_json, show
+from loadgen.sim.config import (
+    ArrivalConfig,
+    FleetConfig,
+    PolicyConfig,
+    SimResultConfig,
+    SimulateConfig,
+)
+from loadgen.sim.lesson import (
+    BATCH_SIZE,
+    REQUESTS,
+    SEED,
+    WHY_THEY_DIFFER,
+    Counted,
+    Lesson,
+    Waits,
+    lesson1,
+    lesson1_policies,
+)
+from loadgen.sim.plots import write_plots
+from loadgen.sim.simulate import find_replicas, simulate
+
+_COLUMNS: Final = 100
+_PRESETS: Final = ("lesson1", "lesson1-policies")
+_OF_THE_LESSON: Final = {"num_prompts", "seed", "batch_size"}
+_MODELS: Final[dict[str, type[BaseModel]]] = {
+    "generate": GeneratorConfig,
+    "policies": PolicyConfig,
+    "load": ArrivalConfig,
+    "fleet": FleetConfig,
+    "output": SimResultConfig,
+}
+
+
+def simulate_trace(arguments: argparse.Namespace) -> int:
+    """Serve a trace by simulated policies, or do a lesson."""
+    if arguments.lesson is not None:
+        return _do_lesson(arguments)
+    config = _config(arguments)
+    if config.fleet.find_replicas:
+        return _find(config, as_json=arguments.json)
+    simulation = simulate(config, arguments.command_line)
+    if arguments.plots is not None:
+        write_plots(config, arguments.plots)
+    if simulation.path is not None:
+        result = rebuild(simulation.path)
+        if arguments.json:
+            shown = {"run_directory": str(simulation.path), **result.as_json()}
+            if len(result.summaries) > 1:
+                shown["comparison"] = result.comparison()
+            print_json(shown | {"simulation": simulation.work_done})
+            return 0
+        show(result, as_json=False)
+    elif arguments.json:
+        print_json({"targets": simulation.figures, "simulation": simulation.work_done})
+        return 0
+    else:
+        _console().print(_statistics(simulation.figures))
+    _console().print(_work(simulation.work_done))
+    if "iterations" in config.policies.cost:
+        print("An iteration counts as a second: give --cost FILE for seconds.")
+    if arguments.plots is not None:
+        print(f"plots: {arguments.plots / 'index.html'}")
+    return 0
+
+
+def _config(arguments: argparse.Namespace) -> SimulateConfig:
+    given = {key: take(model, arguments) for key, model in _MODELS.items()}
+    if arguments.trace is not None and given["generate"]:
+        flag = flag_of(next(iter(given["generate"])))
+        raise ConfigError(f"{flag}: the trace is given by {arguments.trace}; leave one of them out")
+    parts: dict[str, Any] = {key: validate(model, given[key]) for key, model in _MODELS.items()}
+    return validate(SimulateConfig, {"trace": arguments.trace, **parts})
+
+
+def _do_lesson(arguments: argparse.Namespace) -> int:
+    given: dict[str, Any] = {}
+    for model in _MODELS.values():
+        given |= take(model, arguments)
+    wrong = sorted(given.keys() - _OF_THE_LESSON)
+    if wrong or arguments.trace is not None or arguments.plots is not None:
+        flag = flag_of(wrong[0]) if wrong else "TRACE and --plots"
+        raise ConfigError(
+            f"--preset: leave out {flag}; a lesson takes --num-prompts, --seed and --batch-size"
+        )
+    drawn = validate(GeneratorConfig, {k: given[k] for k in given if k != "batch_size"})
+    size = validate(PolicyConfig, {k: given[k] for k in given if k == "batch_size"}).batch_size
+    requests = drawn.num_prompts if "num_prompts" in given else REQUESTS
+    seed = drawn.seed if "seed" in given else SEED
+    size = size if "batch_size" in given else BATCH_SIZE
+    if arguments.lesson == "lesson1":
+        lesson = lesson1(requests, seed, size)
+        if arguments.json:
+            print_json(lesson.as_json())
+        else:
+            _print_lesson(lesson)
+        return 0
+    waits = lesson1_policies(requests, seed, size)
+    if arguments.json:
+        print_json({str(one.order): one.as_json() for one in waits})
+    else:
+        _print_waits(waits)
+    return 0
+
+
+def _print_lesson(lesson: Lesson) -> None:
+    table = Table(title=f"Lesson 1: {lesson.continuous.requests} requests, in iterations")
+    for heading in ("", "iterations", "output tokens", "tokens/iter.", "requests/iter.", "gain"):
+        table.add_column(heading, justify="left" if not heading else "right")
+
+    def row(name: str, counted: Counted, gain: float | None) -> None:
+        table.add_row(
+            name,
+            f"{counted.iterations:,}",
+            f"{counted.output_tokens:,}",
+            f"{counted.tokens_per_iteration:.4f}",
+            f"{counted.requests_per_iteration:.4f}",
+            "–" if gain is None else f"{gain:.2f}x",
+        )
+
+    row("static, lesson's prefill", lesson.static_lesson, lesson.gain_lesson)
+    row("static, fair prefill", lesson.static_fair, lesson.gain_fair)
+    row("continuous", lesson.continuous, None)
+    console = _console()
+    console.print(table)
+    console.print(f"Gain: tokens/iter. of continuous over this row's. {WHY_THEY_DIFFER}")
+
+
+def _print_waits(waits: list[Waits]) -> None:
+    table = Table(title="Lesson 1: orders of the queue, continuous batching, in iterations")
+    table.add_column("order")
+    for heading in ("TTFT mean", "p50", "p99", "latency mean", "p99", "iterations"):
+        table.add_column(heading, justify="right")
+    for one in waits:
+        figures = (one.ttft_mean, one.ttft_p50, one.ttft_p99, one.latency_mean, one.latency_p99)
+        table.add_row(one.order, *(f"{value:.1f}" for value in figures), f"{one.iterations}")
+    console = _console()
+    console.print(table)
+    console.print(
+        "A prompt of any length costs one iteration here, so that sorting by prompts can only "
+        "change the order; sof knows output lengths, which no server does."
+    )
+
+
+def _find(config: SimulateConfig, *, as_json: bool) -> int:
+    found: dict[str, Any] = {}
+    for name in config.policies.policy:
+        replicas, tried = find_replicas(config, name)
+        found[str(name)] = {
+            "replicas": replicas,
+            "tried": [{"replicas": t.replicas, "good_share": t.good_share} for t in tried],
+        }
+    if as_json:
+        print_json(found)
+        return 0
+    for policy, one in found.items():
+        for step in one["tried"]:
+            print(f"{policy}: {step['replicas']:>5} replicas: {step['good_share']:.2%} good")
+        share = f"{config.fleet.good_share:.2%} of requests"
+        if one["replicas"] is None:
+            print(f"{policy}: no number of replicas makes {share} good")
+        else:
+            print(f"{policy}: {one['replicas']} replicas are the fewest that make {share} good")
+    return 0
+
+
+def _statistics(figures: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = Table(title="Statistics (seconds, or iterations; percentiles within 0.5 %)")
+    table.add_column("")
+    for name in figures:
+        table.add_column(name, justify="right")
+    first = next(iter(figures.values()))
+    for key, value in first.items():
+        if not isinstance(value, dict):
+            table.add_row(key, *(_told(own[key]) for own in figures.values()))
+            continue
+        for part in value:
+            table.add_row(f"{key} {part}", *(_told(own[key][part]) for own in figures.values()))
+    return table
+
+
+def _work(done: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = Table(title="What was computed")
+    table.add_column("")
+    for name in done:
+        table.add_column(name, justify="right")
+    for key in (
+        "iterations",
+        "tokens_per_iteration",
+        "busy_share",
+        "wasted_row_share",
+        "padding_share",
+        "wasted_share",
+        "preemptions",
+    ):
+        table.add_row(key.replace("_", " "), *(_told(own[key]) for own in done.values()))
+    return table
+
+
+def _told(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else _COLUMNS, highlight=False)
+
+
+def add_simulate(commands: Any) -> None:
+    """Give the command line `loadgen simulate`."""
+    command = commands.add_parser(
+        "simulate",
+        help="serve a trace by simulated servers",
+        description="Serve a trace by static and continuous batching in virtual time, and report "
+        "it as a run is reported. Costs are iterations, or seconds by a model of an iteration.",
+        epilog="example: loadgen simulate --preset lesson1",
+    )
+    command.add_argument(
+        "trace",
+        nargs="?",
+        type=Path,
+        metavar="TRACE",
+        help="trace file (JSONL); without it, one is drawn by the trace flags",
+    )
+    command.add_argument(
+        "--preset",
+        dest="lesson",
+        choices=_PRESETS,
+        help="lesson1: the batching lesson's table; lesson1-policies: orders of its queue",
+    )
+    command.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    command.add_argument(
+        "--plots", type=Path, metavar="DIR", help="write plots of slots, throughput and waste"
+    )
+    add_flags(command, "policies", PolicyConfig)
+    add_flags(command, "requests", ArrivalConfig)
+    add_flags(command, "replicas", FleetConfig)
+    add_flags(command, "results", SimResultConfig)
+    add_flags(command, "trace, where no file is given", GeneratorConfig, without={"preset"})
+    command.set_defaults(call=simulate_trace)

@@ -1,0 +1,207 @@
+"""The command `simulate`, its run directory and its statistics."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from loadgen.archive import read_run
+from loadgen.cli import main
+from loadgen.columns import Columns
+from loadgen.errors import ConfigError
+from loadgen.sim.config import PolicyName, SimulateConfig
+from loadgen.sim.cost import read_cost
+from loadgen.sim.plots import draw_plots
+from loadgen.sim.simulate import find_replicas, load_work, play_for_statistics, read_costs, simulate
+from loadgen.stats import summarise
+
+COST = """
+name: a card
+origin: "made up for a test"
+fixed_us: 6000
+prefill_token_us: 40
+decode_row_us: 120
+kv_token_us: 0.05
+"""
+
+
+@pytest.fixture
+def cost(tmp_path: Path) -> Path:
+    path = tmp_path / "cost.yaml"
+    path.write_text(COST)
+    return path
+
+
+def config_of(tmp_path: Path, **parts: Any) -> SimulateConfig:
+    output = {"result_dir": tmp_path / "runs"} | parts.pop("output", {})
+    return SimulateConfig.model_validate({"output": output, **parts})
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert main(list(words)) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_presets_names_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    """The lesson's JSON has the names that others rely on, and the lesson's figures."""
+    found = printed(capsys, "simulate", "--preset", "lesson1", "--json")
+    names = {"iterations", "output_tokens", "tokens_per_iteration", "requests_per_iteration"}
+    assert set(found) == {"static_lesson", "static_fair", "continuous", "gain_lesson", "gain_fair"}
+    assert all(set(found[key]) == names for key in ("static_lesson", "static_fair", "continuous"))
+    assert found["static_lesson"]["iterations"] == 1699
+    assert found["gain_lesson"] == pytest.approx(4.81, abs=0.005)
+
+
+def test_the_preset_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """The table shows each figure of the lesson and why the two gains differ."""
+    assert main(["simulate", "--preset", "lesson1"]) == 0
+    shown = capsys.readouterr().out
+    for figure in ("1,699", "731", "353", "3,748", "2.2060", "5.1272", "10.6176", "4.81x", "2.07x"):
+        assert figure in shown
+    assert "differ" in shown
+
+
+def test_the_orders_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    """`lesson1-policies` tells TTFT and latency by order; the oracle's mean latency is least."""
+    found = printed(capsys, "simulate", "--preset", "lesson1-policies", "--json")
+    assert set(found) == {"fcfs", "spf", "sof"}
+    assert found["fcfs"]["iterations"] == 353
+    assert min(found, key=lambda order: found[order]["latency_mean"]) == "sof"
+
+
+def test_a_simulation_is_a_run_directory(
+    tmp_path: Path, cost: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`report` and `check` read it, each policy a target, with a record of every request."""
+    words = ["--num-prompts", "120", "--request-rate", "20", "--cost", str(cost), "--json"]
+    found = printed(capsys, "simulate", *words, "--result-dir", str(tmp_path))
+    path = Path(found["run_directory"])
+    assert printed(capsys, "report", str(path), "--json")["targets"] == found["targets"]
+    assert main(["check", str(path), "e2e_p99<9999s", "--target", "static"]) == 0
+    run = read_run(path)
+    assert run.header.kind == "simulate"
+    assert [target.name for target in run.header.targets] == ["static", "continuous"]
+    for name in ("static", "continuous"):
+        records = list(run.of_target(name))
+        assert sorted(record.seq for record in records) == list(range(120))
+        assert all(len(record.chunk_s) == record.output_tokens_asked for record in records)
+    assert found["simulation"]["static"]["wasted_row_share"] > 0
+    assert orjson.loads((path / "simulation.json").read_bytes())["policies"] == found["simulation"]
+
+
+def test_statistics_agree_with_records(tmp_path: Path, cost: Path) -> None:
+    """Without records, counts are the same and percentiles within a bucket's width."""
+    parts: dict[str, Any] = {
+        "generate": {"num_prompts": 800, "request_rate": 55},
+        "policies": {"policy": "continuous", "cost": str(cost)},
+    }
+    goodput = {"ttft": 100.0}
+    kept = simulate(config_of(tmp_path, **parts, output={"goodput": goodput}))
+    assert kept.path is not None
+    summary = summarise(Columns.of(read_run(kept.path).of_target("continuous")))
+    config = config_of(tmp_path, **parts, output={"goodput": goodput, "records": False})
+    told = simulate(config).figures["continuous"]
+    assert told["output_tokens"] == summary.output_tokens
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        distribution = getattr(summary, name)
+        assert told[name]["mean"] == pytest.approx(distribution.mean)
+        assert told[name]["p50"] == pytest.approx(distribution.at(50.0), rel=0.03)
+    assert 0 < told["good_share"] < 1
+
+
+def test_the_fewest_replicas_are_found(tmp_path: Path, cost: Path) -> None:
+    """The number found is enough, and one fewer is not."""
+    config = config_of(
+        tmp_path,
+        generate={"num_prompts": 1500, "request_rate": 150},
+        policies={"cost": str(cost)},
+        fleet={"router": "least_loaded", "find_replicas": True},
+        output={"goodput": {"ttft": 500.0}, "records": False},
+    )
+    found, tried = find_replicas(config, PolicyName.CONTINUOUS)
+    assert found is not None
+    assert found > 1
+    shares = {one.replicas: one.good_share for one in tried}
+    assert shares[found] >= 0.99 > shares[found - 1]
+    tally, _ = play_for_statistics(
+        config, load_work(config), PolicyName.CONTINUOUS, read_costs(config), found
+    )
+    assert tally.good_share == shares[found]
+
+
+def test_no_number_of_replicas_helps_where_one_alone_is_too_slow(
+    tmp_path: Path, cost: Path
+) -> None:
+    """A limit below a lone request's own time ends with an answer, not a search without end."""
+    config = config_of(
+        tmp_path,
+        generate={"num_prompts": 40},
+        policies={"cost": str(cost)},
+        fleet={"find_replicas": True},
+        output={"goodput": {"ttft": 0.001}, "records": False},
+    )
+    assert find_replicas(config, PolicyName.CONTINUOUS)[0] is None
+
+
+def test_every_plot_is_drawn(tmp_path: Path) -> None:
+    """Slots of both policies, throughput and waste by batch size and by output lengths."""
+    config = config_of(tmp_path, generate={"num_prompts": 40, "request_rate": "inf"})
+    plots = draw_plots(config)
+    assert set(plots) == {
+        "slots-static",
+        "slots-continuous",
+        "throughput-by-batch-size",
+        "waste-by-batch-size",
+        "throughput-by-output-cv",
+        "waste-by-output-cv",
+    }
+    assert all(plot.svg.startswith("<svg") for plot in plots.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--token-budget", "4"], "--token-budget: must give each slot a token"),
+        (["--policy", "dynamic"], "--policy: "),
+        (["--policy", "static,static"], "--policy: names one twice"),
+        (["--closed-loop"], "--closed-loop: goes together with --max-concurrency"),
+        (["--find-replicas"], "--find-replicas: needs limits to meet: give --goodput"),
+        (["--kv-blocks", "2", "--request-rate", "inf"], "row 0: "),
+        (["--cost", "none.yaml"], "--cost: none.yaml: No such file"),
+        (["--cost", "static=none.yaml"], "--cost: give one file to each of static, continuous"),
+        (["--preset", "lesson1", "--order", "spf"], "--preset: leave out --order"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mistake ends with exit code 2 and one line that names it."""
+    if "--preset" not in words:
+        words = [*words, "--result-dir", str(tmp_path)]
+    assert main(["simulate", *words]) == 2
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert shown.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("fixed_us: [", "not YAML"),
+        ("- 1", "the file"),
+        (COST + "more: 1", "more: extra inputs are not permitted"),
+        (COST.replace("6000", "-1"), "fixed_us: "),
+        (COST.replace("6000", "0").replace("40", "0").replace("120", "0"), "all costs are 0"),
+    ],
+    ids=["yaml", "list", "unknown", "negative", "nothing"],
+)
+def test_a_cost_file_is_read_strictly(text: str, said: str, tmp_path: Path) -> None:
+    """What is wrong with a cost file is named."""
+    path = tmp_path / "cost.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        read_cost(path)
