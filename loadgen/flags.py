@@ -11,7 +11,7 @@ import argparse
 import difflib
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from enum import StrEnum
 from types import UnionType
 from typing import Any, Final, NoReturn, TypeVar
@@ -49,10 +49,17 @@ class Parser(argparse.ArgumentParser):
         return known, unknown
 
 
-def add_flags(parser: argparse.ArgumentParser, title: str, model: type[BaseModel]) -> None:
-    """Give `parser` one flag for each field of `model`, in a group of that title."""
+def add_flags(
+    parser: argparse.ArgumentParser,
+    title: str,
+    model: type[BaseModel],
+    leave_out: Container[str] = (),
+) -> None:
+    """Give `parser` one flag for each other field of `model`, in a group of that title."""
     group = parser.add_argument_group(title)
     for name, field in model.model_fields.items():
+        if name in leave_out:
+            continue
         extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
         aliases = typing.cast("list[str]", extra.get("aliases", []))
         kind = _plain_type(field.annotation)

@@ -3,9 +3,9 @@
 It answers OpenAI's completions and chat completions. Chunks are due at absolute times, with no
 drift, and each event carries `sent_s`, the monotonic time right before it was handed to the socket,
 so that a client's error is known event by event, however late the event was. With `--slots N` its
-capacity is known too: N / (ttft + (n - 1) itl) answers of n tokens a second, others wait their turn.
-What it says, and how it misbehaves when a request asks for it, stands in `truth_faults.py`. It has
-no model: tokens are words, and a prompt's words are its tokens.
+capacity is known too: N / (ttft + (n - 1) itl) answers of n tokens a second; others wait. What it
+says, and how it misbehaves when a request asks for it, stands in `truth_faults.py`. It has no
+model: tokens are words, and a prompt's words are its tokens.
 """
 
 from __future__ import annotations
