@@ -36,6 +36,8 @@ _SURE: Final = 0.99
 _WARM_SHARE: Final = 0.25
 """Of the load, left out of the growth: a queue that begins empty fills up."""
 _FEWEST_UNITS: Final = 4
+_FEWEST_LOOKS: Final = 2
+"""At the two rates that a search ends between: one stretch of arrivals may be a kind one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,9 @@ def search(looks: Mapping[float, Sequence[Look]], goal: Goal) -> Ask | Found:
         else:
             failed = trial
         rate = _next_rate(passed, failed, goal)
+    for end in (passed, failed):
+        if end is not None and len(end.looks) < min(_FEWEST_LOOKS, goal.max_looks):
+            return Ask(end.rate, len(end.looks))
     return Found(trials=tuple(trials), passed=passed, failed=failed)
 
 
@@ -254,7 +259,7 @@ def _growth(c: Columns, order: Ints) -> float | None:
 
 
 def in_words(found: Found, goal: Goal, target: str, goodput_ms: Mapping[str, float]) -> str:
-    """The answer as one sentence or two."""
+    """The answer in sentences, with its certainty; `target` as it is to be called."""
     limits = " and ".join(f"{name} <= {limit:g} ms" for name, limit in goodput_ms.items())
     asked = f"{_percent(goal.share)} of requests good"
     if found.rate is None:
@@ -273,7 +278,7 @@ def in_words(found: Found, goal: Goal, target: str, goodput_ms: Mapping[str, flo
     return (
         f"Under {limits}, {target} serves {found.rate:.3g} requests/s ({asked}; between "
         f"{found.passed.rate:g}, which passed, and {found.failed.rate:g}, which failed). "
-        f"{_told(found.passed, goal)}; {_told(found.failed, goal)}."
+        f"{_told(found.passed, goal)}. {_told(found.failed, goal)}."
     )
 
 

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 import orjson
-from pydantic import ValidationError
 
 from loadgen import __version__
 from loadgen.capacity import Look, look_at
@@ -32,7 +31,7 @@ from loadgen.config import LoadConfig, RunConfig
 from loadgen.errors import ConfigError, RunDirectoryError
 from loadgen.explore_config import PointsConfig
 from loadgen.exporter import Exporter
-from loadgen.flags import flag_of
+from loadgen.flags import flag_of, validate
 from loadgen.journal import TRACE, new_run_path, write_whole
 from loadgen.points import Axis, Point, point_of
 from loadgen.progress import Progress
@@ -305,12 +304,7 @@ def _told(value: object) -> str:
 
 def read_config(kind: str, model: type[Config], path: Path, given: dict[str, Any]) -> Config:
     """The stored configuration, with what the command line gave over it; raises ConfigError."""
-    state = read_search(kind, path)
-    try:
-        return model.model_validate(_over(state["config"], given))
-    except ValidationError as error:
-        place = ".".join(str(part) for part in error.errors()[0]["loc"])
-        raise ConfigError(f"--resume: {place}: {error.errors()[0]['msg']}") from None
+    return validate(model, _over(read_search(kind, path)["config"], given))
 
 
 def _over(stored: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def _loads(value: Any) -> Any:
     except ValueError:
         raise ValueError("must be numbers with commas, or FROM:TO:HOW_MANY") from None
     if not (0 < low < high and 2 <= steps <= _MOST_POINTS):
-        raise ValueError("FROM:TO:HOW_MANY: needs 0 < FROM < TO, and 2 points at least")
+        raise ValueError("needs 0 < FROM < TO, and 2 points at least, in FROM:TO:HOW_MANY")
     return [float(f"{low * (high / low) ** (at / (steps - 1)):.4g}") for at in range(steps)]
 
 
@@ -131,9 +131,10 @@ class SweepConfig(PointsConfig):
     @model_validator(mode="after")
     def _agree(self) -> SweepConfig:
         said = [field for field in LOADS.values() if getattr(self, field) is not None]
-        if len(said) != 1:
-            words = "one of these gives the points; leave out" if said else "give the points, or"
-            raise conflict("rates", words, [*said[1:]] or ["concurrencies", "batch_sizes"])
+        if not said:
+            raise conflict("rates", "no points: give this, --concurrencies or --batch-sizes")
+        if len(said) > 1:
+            raise conflict(said[0], "gives the points; leave out", said[1:])
         if self.axis is Axis.RATE:
             for contradiction in self._rate_is_free():
                 raise contradiction
@@ -149,6 +150,13 @@ class SweepConfig(PointsConfig):
 class CapacityConfig(PointsConfig):
     """The highest rate at which enough requests meet every SLO."""
 
+    num_prompts: int = Field(
+        200,
+        ge=16,
+        le=10_000_000,
+        description="requests of a probe, at the least: the more, the surer (docs/capacity.md)",
+        json_schema_extra={"aliases": ["--request-count"]},
+    )
     share: float = Field(
         0.95, gt=0, lt=1, description="share of all due requests that must meet every limit"
     )

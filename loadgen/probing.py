@@ -130,7 +130,8 @@ def _curve(
     exploration: Exploration[CapacityConfig], goal: Goal, found: Found | None, refused: str | None
 ) -> Curve:
     goodput_ms = {str(name): ms for name, ms in exploration.config.run.output.goodput.items()}
-    target = exploration.config.run.targets[0].name
+    name = exploration.config.run.targets[0].name
+    target = "the target" if name == "target" else name
     if found is not None:
         answer = in_words(found, goal, target, goodput_ms)
     elif refused is not None:

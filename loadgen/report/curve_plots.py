@@ -23,6 +23,7 @@ _SERIES: Final[dict[str, tuple[str, str, list[int]]]] = {
     "E2E p99": ("e2e_p99_s", _ORANGE, [6, 4]),
 }
 """Name, field of a point, colour, dash."""
+_HEIGHT: Final = 240
 _INK: Final = {"labelColor": "currentColor", "titleColor": "currentColor"}
 _CONFIG: Final = {
     "font": "system-ui, sans-serif",
@@ -119,7 +120,8 @@ def _latencies(
     names = [name for name in _SERIES if any(row["series"] == name for row in values)]
     if not values:
         return None
-    by = {"field": "series", "type": "nominal", "legend": {"orient": "top", "title": None}}
+    legend = {"orient": "top", "title": None, "symbolType": "stroke", "symbolSize": 400}
+    by = {"field": "series", "type": "nominal", "legend": legend}
     encoding = {
         **_axes(x_title, "latency, ms (log)", {"type": "log", "nice": False}),
         "color": by | {"scale": {"domain": names, "range": [_SERIES[name][1] for name in names]}},
@@ -135,7 +137,7 @@ def _latencies(
         {
             "data": {"values": values},
             "mark": {"type": "point", "filled": True, "size": 40, "opacity": 1},
-            "encoding": encoding,
+            "encoding": encoding | {"color": encoding["color"] | {"legend": None}},
         },
         *_knee(None if knee is None else x_of(knee)),
     ]
@@ -204,13 +206,13 @@ def _knee(x: float | None) -> list[dict[str, Any]]:
     data = {"values": [{"x": x, "text": "knee"}]}
     at = {"x": {"field": "x", "type": "quantitative"}}
     rule = {"type": "rule", "strokeDash": [2, 3], "color": "currentColor", "opacity": 0.8}
-    text = {"type": "text", "align": "left", "dx": 4, "dy": 8, "color": "currentColor"}
+    text = {"type": "text", "align": "left", "dx": 4, "dy": -8, "color": "currentColor"}
     return [
         {"data": data, "mark": rule, "encoding": at},
         {
             "data": data,
             "mark": text,
-            "encoding": {**at, "y": {"value": 0}, "text": {"field": "text"}},
+            "encoding": {**at, "y": {"value": _HEIGHT}, "text": {"field": "text"}},
         },
     ]
 
@@ -224,7 +226,7 @@ def _svg(layers: Sequence[dict[str, Any]]) -> str:
         {
             "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
             "width": 560,
-            "height": 240,
+            "height": _HEIGHT,
             "background": None,
             "layer": list(layers),
             "config": _CONFIG,
