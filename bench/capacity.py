@@ -34,11 +34,11 @@ from loadgen.trace.config import GeneratorConfig
 from loadgen.trace.generate import generate
 from loadgen.trace.scaling import at_rate, part_of
 
-TTFT_MS: Final = 100.0
+TTFT_MS: Final = 400.0
 ITL_MS: Final = 25.0
 TOKENS: Final = 5
 SERVICE_S: Final = (TTFT_MS + (TOKENS - 1) * ITL_MS) / 1000
-SLOTS: Final = 8
+SLOTS: Final = 20
 MOST: Final = SLOTS / SERVICE_S
 """Answers a second that the slots allow."""
 SLACK_MS: Final = 100.0

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 import shlex
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from loadgen import __version__
 from loadgen.capacity import Look, look_at
 from loadgen.client.client import redactor_of
 from loadgen.config import LoadConfig, RunConfig
-from loadgen.errors import ConfigError, RunDirectoryError
+from loadgen.errors import ConfigError, LoadgenError, RunDirectoryError
 from loadgen.explore_config import PointsConfig
 from loadgen.exporter import Exporter
 from loadgen.flags import flag_of, validate
@@ -65,7 +66,7 @@ class Exploration(Generic[Config]):
 
     @staticmethod
     def begin(
-        kind: str, config: Config, command: Sequence[str], requests: int
+        kind: str, config: Config, command: Sequence[str], axis: Axis, requests: int
     ) -> Exploration[Config]:
         """A new directory, for a trace that is drawn with so many requests where it is drawn.
 
@@ -73,6 +74,8 @@ class Exploration(Generic[Config]):
         """
         drawn = config.run.generate.model_copy(update={"num_prompts": requests})
         workload = workload_of(config.run.model_copy(update={"generate": drawn}))
+        if axis is Axis.RATE:
+            at_rate(workload.trace, 1.0)  # or this says that there is nothing to scale
         redactor = redactor_of(config.run.targets, config.run.request)
         found = Exploration(
             path=new_run_path(config.run.output.result_dir, kind, datetime.now(UTC)),
@@ -136,9 +139,18 @@ class Exploration(Generic[Config]):
 
     @contextmanager
     def saying_how_to_go_on(self, progress: Progress) -> Iterator[None]:
-        """Whatever ends what is inside before its end, the user is told what to do next."""
+        """Whatever ends what is inside before its end, the user is told what to do next.
+
+        Where not even one run could begin there is nothing to go on with, and nothing is left.
+        """
         try:
             yield
+        except LoadgenError:
+            if any(path.is_dir() for path in self.path.iterdir()):
+                self.say_how_to_go_on(progress)
+            else:
+                shutil.rmtree(self.path)
+            raise
         except BaseException:
             self.say_how_to_go_on(progress)
             raise
@@ -245,6 +257,12 @@ def _shown(config: PointsConfig, *, exclude_unset: bool = False) -> dict[str, An
     for field in ("header", "extra_body"):
         if request.get(field):
             request[field] = dict.fromkeys(request[field], STRUCK)
+    strike = redactor_of(config.run.targets, config.run.request).strike
+    output = shown["run"].get("output", {})
+    if output.get("label"):
+        output["label"] = strike(output["label"])
+    if output.get("metadata"):
+        output["metadata"] = {strike(k): strike(v) for k, v in output["metadata"].items()}
     return shown
 
 

@@ -23,8 +23,8 @@ from loadgen.report.curves import Curve, write_curve
 
 _MOST_DRAWN: Final = 20_000
 """Requests of a trace that is drawn for probes of which nobody knows how many they will need."""
-_TRIES: Final = 2
-"""Of a probe whose own client was late: once may be chance."""
+_TRIES: Final = 3
+"""Of a probe whose own client was late: once or twice may be chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ async def capacity(
         most = math.ceil(config.seconds_per_point * config.max_rate)
         each = max(config.num_prompts, min(most, _MOST_DRAWN))
         requests = max(config.num_prompts, min(each * config.max_looks, _MOST_DRAWN))
-        exploration = Exploration.begin("capacity", config, command, requests)
+        exploration = Exploration.begin("capacity", config, command, Axis.RATE, requests)
         progress.say(f"results: {exploration.path}")
     else:
         exploration = Exploration.go_on("capacity", config, resume)

@@ -40,7 +40,7 @@ async def sweep(
     axis = config.axis
     if resume is None:
         requests = max(requests_for(config, axis, load) for load in config.loads)
-        exploration = Exploration.begin("sweep", config, command, requests)
+        exploration = Exploration.begin("sweep", config, command, axis, requests)
         progress.say(f"results: {exploration.path}")
     else:
         exploration = Exploration.go_on("sweep", config, resume)

@@ -74,6 +74,7 @@ def of(*names: str) -> set[str]:
 OUTER = of(
     *("cli", "run", "worker", "workers", "turn", "flags", "progress", "exporter", "selfcheck"),
     *("trace_cli", "trace_report", "report_cli", "runs_cli", "__main__"),
+    *("exploration", "explore_cli", "probing", "run_flags", "sweep"),
 )
 EVERYTHING = frozenset(MODULES)
 RULES = {
@@ -98,6 +99,10 @@ RULES = {
     "loadgen.units": EVERYTHING - of("record", "columns"),
     "loadgen.paired": EVERYTHING - of("record", "columns", "slo", "units"),
     "loadgen.gate": EVERYTHING - of("record", "columns", "slo", "units", "errors"),
+    "loadgen.capacity": EVERYTHING - of("record", "columns", "slo", "units", "paired"),
+    "loadgen.knee": EVERYTHING,
+    "loadgen.points": EVERYTHING
+    - of("record", "columns", "slo", "units", "paired", "stats", "verdict", "capacity", "knee"),
     "loadgen.compare": EVERYTHING
     - of("record", "columns", "slo", "stats", "verdict", "paired", "units"),
     "loadgen.exporter": EVERYTHING

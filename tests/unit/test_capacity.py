@@ -278,7 +278,7 @@ def test_the_answer_says_how_sure_it_is() -> None:
 
 
 def test_constant_arrivals_at_a_known_server() -> None:
-    """Answered by an exact queue of 8 slots of 0.2 s, it ends within 5 % of 40 requests/s."""
+    """Answered by an exact queue of 20 slots of 0.5 s, it ends within 5 % of 40 requests/s."""
     config = config_for("constant")
     found, probes = simulated(config, trace_of(config))
     assert found.rate == pytest.approx(MOST, rel=0.05)

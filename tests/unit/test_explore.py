@@ -88,11 +88,15 @@ def begun(folder: Path, **more: Any) -> tuple[Exploration[SweepConfig], SweepCon
             "extra_body": {"token": SECRET},
             "model": "m",
         },
-        "output": {"result_dir": folder},
+        "output": {
+            "result_dir": folder,
+            "label": f"with {SECRET}",
+            "metadata": {"key": SECRET},
+        },
     }
     config = validate(SweepConfig, SWEEP | {"run": run} | more)
     command = ["loadgen", "sweep", "--header", f"X-Key={SECRET}"]
-    return Exploration.begin("sweep", config, command, 30), config
+    return Exploration.begin("sweep", config, command, Axis.RATE, 30), config
 
 
 def made_point(load: float = 2.0, run: str = "a-run", **more: Any) -> Point:
@@ -199,6 +203,22 @@ def test_a_sweep_begins_with_a_url(capsys: pytest.CaptureFixture[str]) -> None:
     """Without --base-url and --resume there is nothing to ask: one line, exit code 2."""
     assert main(["sweep", "--rates", "1"]) == 2
     assert "--base-url" in capsys.readouterr().err
+
+
+def test_what_cannot_begin_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither a target that is down nor a trace without gaps leaves a directory behind."""
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"timestamp": 0, "input_length": 5, "output_length": 5}\n' * 3)
+    words = ["--base-url", URL, "--rates", "1", "--ready-timeout", "0", "--quiet"]
+    runs = ["--result-dir", str(tmp_path / "runs")]
+    assert main(["sweep", str(trace), *words, *runs]) == 2
+    assert "all 3 requests come at one time" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+    assert main(["sweep", *words, *runs]) == 2
+    assert "--resume" not in capsys.readouterr().err
+    assert list((tmp_path / "runs").iterdir()) == []
 
 
 def test_flags_that_the_points_say_are_no_flags() -> None:
