@@ -15,8 +15,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +34,7 @@ from loadgen.config import (
     TargetConfig,
 )
 from loadgen.errors import ConfigError, LoadgenError
+from loadgen.explore_cli import add_explore
 from loadgen.exporter import Exporter
 from loadgen.flags import Parser, add_flags, take, validate
 from loadgen.model_cli import add_calibrate, add_predict
@@ -42,6 +42,7 @@ from loadgen.progress import Progress
 from loadgen.report import rebuild
 from loadgen.report_cli import INVALID, add_check, add_report, print_json, show
 from loadgen.run import Finished, describe_load, run
+from loadgen.run_flags import add_api_key_flags, exporting, linger, run_config
 from loadgen.runs_cli import add_runs
 from loadgen.selfcheck import check
 from loadgen.sim_cli import add_simulate
@@ -86,6 +87,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_trace(commands)
     _add_run(commands)
     _add_compare(commands)
+    add_explore(commands)
     add_report(commands)
     add_check(commands)
     add_simulate(commands)
@@ -142,15 +144,15 @@ def selfcheck(arguments: argparse.Namespace) -> int:
 
 
 def _finish(arguments: argparse.Namespace, targets: list[TargetConfig]) -> int:
-    config = _run_config(arguments, targets)
+    config = run_config(arguments, targets)
     if arguments.dry_run:
         return _say_what_would_be_sent(config, as_json=arguments.json)
     rounds = validate(RoundsConfig, take(RoundsConfig, arguments))
     progress = Progress(quiet=arguments.quiet)
-    with _exporting(config.output, progress) as exporter:
+    with exporting(config.output, progress) as exporter:
         code = _do_rounds(config, rounds, arguments, progress, exporter)
         if config.output.linger and code != INTERRUPTED:
-            _linger(exporter, progress)
+            linger(exporter, progress)
     return code
 
 
@@ -190,45 +192,6 @@ def _do_rounds(
     return code
 
 
-@contextmanager
-def _exporting(output: OutputConfig, progress: Progress) -> Iterator[Exporter]:
-    """An exporter, served where the configuration asks for it."""
-    exporter = Exporter()
-    if output.metrics_port is not None:
-        url = exporter.serve(output.metrics_host, output.metrics_port)
-        progress.say(f"metrics: {url}")
-    try:
-        yield exporter
-    finally:
-        exporter.close()
-
-
-def _linger(exporter: Exporter, progress: Progress) -> None:
-    progress.say("waiting until the metrics are scraped once more; Ctrl-C ends it")
-    try:
-        if not exporter.linger():
-            progress.say("nobody scraped the metrics")
-    except KeyboardInterrupt:
-        pass
-
-
-def _api_key_of(arguments: argparse.Namespace) -> str | None:
-    """What --api-key or --api-key-file gives; raises ConfigError."""
-    if arguments.api_key is not None and arguments.api_key_file is not None:
-        raise ConfigError("--api-key: leave it out, or --api-key-file")
-    flag, key = "--api-key", arguments.api_key
-    if arguments.api_key_file is not None:
-        flag = "--api-key-file"
-        try:
-            key = arguments.api_key_file.read_text().strip()
-        except (OSError, UnicodeError) as error:
-            reason = getattr(error, "strerror", None) or "is not text"
-            raise ConfigError(f"{flag}: {arguments.api_key_file}: {reason}") from None
-    if key is not None and not (key.isascii() and key.isprintable()):
-        raise ConfigError(f"{flag}: must be printable ASCII, on one line")
-    return key or None
-
-
 def _say_what_would_be_sent(config: RunConfig, *, as_json: bool) -> int:
     load = describe_load(config)
     if as_json:
@@ -240,28 +203,6 @@ def _say_what_would_be_sent(config: RunConfig, *, as_json: bool) -> int:
         shown = f"{value:,}" if isinstance(value, int) else value
         print(f"{name.replace('_', ' ')}: {'as long as it takes' if value is None else shown}")
     return 0
-
-
-def _run_config(arguments: argparse.Namespace, targets: list[TargetConfig]) -> RunConfig:
-    drawn = take(GeneratorConfig, arguments)
-    request = validate(RequestConfig, take(RequestConfig, arguments))
-    if (api_key := _api_key_of(arguments)) is not None:  # from here on in the environment only
-        os.environ[request.api_key_env] = api_key
-    if arguments.trace is not None and drawn:
-        flag = "--" + next(iter(drawn)).replace("_", "-")
-        raise ConfigError(f"{flag}: the trace is given by {arguments.trace}; leave one of them out")
-    return validate(
-        RunConfig,
-        {
-            "trace": arguments.trace,
-            "generate": validate(GeneratorConfig, drawn),
-            "targets": targets,
-            "request": request,
-            "load": validate(LoadConfig, take(LoadConfig, arguments)),
-            "compare": validate(CompareConfig, take(CompareConfig, arguments)),
-            "output": validate(OutputConfig, take(OutputConfig, arguments)),
-        },
-    )
 
 
 def _add_run(commands: Any) -> None:
@@ -314,14 +255,7 @@ def _add_run_flags(command: argparse.ArgumentParser, call: Any) -> None:
         "--dry-run", action="store_true", help="say what would be sent, and send nothing"
     )
     command.add_argument("--quiet", action="store_true", help="show no progress")
-    command.add_argument(
-        "--api-key",
-        metavar="KEY",
-        help="API key; others on this machine can read a command line: prefer --api-key-env",
-    )
-    command.add_argument(
-        "--api-key-file", type=Path, metavar="FILE", help="file that holds the API key alone"
-    )
+    add_api_key_flags(command)
     add_flags(command, "requests", RequestConfig)
     add_flags(command, "load", LoadConfig)
     add_flags(command, "rounds", RoundsConfig)

@@ -73,6 +73,12 @@ class Workload:
     data: bytes
     sessions: Sessions | None
 
+    @staticmethod
+    def of(trace: Trace, name: str, data: bytes | None = None) -> Workload:
+        """`data`: the file's bytes, where it was read from one."""
+        data = trace_bytes(trace) if data is None else data
+        return Workload(trace, name, data, sessions_of(trace))
+
     @property
     def per_block(self) -> Sequence[int]:
         """What blocks are made of: requests, or sessions, each with the requests in it."""
@@ -93,7 +99,8 @@ class Plan:
 
 def describe_load(config: RunConfig) -> dict[str, Any]:
     """What a run would send, without sending anything; raises LoadgenError."""
-    workload = _workload(config)
+    workload = workload_of(config)
+    _check_pace(config, workload)
     _tokenizer(config.request, config.request.model)
     trace = workload.trace
     targets = len(config.legs)
@@ -114,9 +121,10 @@ def describe_load(config: RunConfig) -> dict[str, Any]:
     }
 
 
-async def plan(config: RunConfig) -> Plan:
+async def plan(config: RunConfig, workload: Workload | None = None) -> Plan:
     """Settle everything that can fail before a run; raises LoadgenError, and writes nothing."""
-    workload = _workload(config)
+    workload = workload or workload_of(config)
+    _check_pace(config, workload)
     if config.compare.blocks > (most := len(workload.per_block)):
         what = "requests" if workload.sessions is None else "sessions, none of which is cut"
         raise ConfigError(
@@ -164,12 +172,15 @@ async def run(
     command: Sequence[str],
     progress: Progress,
     exporter: Exporter | None = None,
+    workload: Workload | None = None,
 ) -> Finished:
     """Do the whole run; raises LoadgenError where it cannot begin. `exporter` shows it live.
 
+    A `workload` that is given takes the place of the configuration's trace.
+
     Ctrl-C (or SIGTERM) once sends nothing more and waits for the answers; twice cuts them off.
     """
-    planned = await plan(config)
+    planned = await plan(config, workload)
     started = datetime.now(UTC)
     kind = "compare" if len(config.targets) > 1 else "run"
     path = new_run_path(config.output.result_dir, kind, started)
@@ -355,23 +366,25 @@ class Conductor:
         self._progress.say("sending nothing more; Ctrl-C again cuts off what is in flight")
 
 
-def _workload(config: RunConfig) -> Workload:
+def workload_of(config: RunConfig) -> Workload:
+    """The trace that the configuration names, or the one that it draws; raises TraceError."""
     if config.trace is not None:
         trace, data = read_trace(config.trace)
-        sessions = sessions_of(trace)
-        if sessions is not None and config.load.pace is not Pace.OPEN:
-            flag = "--gang" if config.load.pace is Pace.GANG else "--closed-loop"
-            raise ConfigError(
-                f"{flag}: {config.trace.name} has sessions, whose turns wait for the ones before; "
-                "replay it in an open loop, with or without --max-concurrency"
-            )
-        workload = Workload(trace, config.trace.name, data, sessions)
-    else:
-        trace = generate(config.generate)
-        workload = Workload(trace, "generated", trace_bytes(trace), None)
+        return Workload.of(trace, config.trace.name, data)
+    return Workload.of(generate(config.generate), "generated")
+
+
+def _check_pace(config: RunConfig, workload: Workload) -> None:
+    """Raises ConfigError where the trace cannot be sent so."""
+    load = config.load
     if config.compare.split_gain is not None:
         _check_split(config, workload)
-    return workload
+    if workload.sessions is not None and load.pace is not Pace.OPEN:
+        flag = "--gang" if load.pace is Pace.GANG else "--closed-loop"
+        raise ConfigError(
+            f"{flag}: {workload.name} has sessions, whose turns wait for the ones before; "
+            "replay it in an open loop, with or without --max-concurrency"
+        )
 
 
 def _check_split(config: RunConfig, workload: Workload) -> None:

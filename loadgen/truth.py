@@ -2,9 +2,10 @@
 
 It answers OpenAI's completions and chat completions. Chunks are due at absolute times, with no
 drift, and each event carries `sent_s`, the monotonic time right before it was handed to the socket,
-so that a client's error is known event by event, however late the event was. What it says, and how
-it misbehaves when a request asks for it, stands in `truth_faults.py`. It has no model: tokens are
-words, and a prompt's words are its tokens.
+so that a client's error is known event by event, however late the event was. With `--slots N` its
+capacity is known too: N / (ttft + (n - 1) itl) answers of n tokens a second; others wait. What it
+says, and how it misbehaves when a request asks for it, stands in `truth_faults.py`. It has no
+model: tokens are words, and a prompt's words are its tokens.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import socket
 import ssl
 import struct
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -88,6 +90,10 @@ class TruthConfig:
     fault_from: int = 0
     tick_ms: float = 0.5
     """Chunks due within one tick are sent in one go: the price of a wake-up is shared."""
+    slots: int | None = None
+    """Answers under way at once; other requests wait in the order in which they came."""
+    queue: int = 10_000
+    """Requests that may wait for a slot; one more gets a 503."""
 
 
 class TruthServer:
@@ -100,12 +106,14 @@ class TruthServer:
         """Chunks of streams that have ended."""
         self.connections: set[_Connection] = set()
         self.timeline: _Timeline
+        self.slots: _Slots
         self._ssl_context = ssl_context
         self._random = random.Random(config.seed)
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self.timeline = _Timeline(loop, self.config.tick_ms / 1000)
+        self.slots = _Slots(self.config.slots, self.config.queue)
         self._server = await loop.create_server(
             lambda: _Connection(self),
             self.config.host,
@@ -157,6 +165,7 @@ class TruthServer:
             "requests": self.requests,
             "events": self.events,
             "connections": len(self.connections),
+            "waiting": self.slots.waiting,
             "cpu_s": time.process_time(),
         }
 
@@ -212,32 +221,90 @@ class _Timeline:
             self._arm(FAR_S)
 
 
-class _Stream:
-    """One answer under way: a streamed one, or a whole one that is due at its end."""
+class _Slots:
+    """At most so many answers under way; others wait, first come, first served."""
 
-    __slots__ = ("_connection", "_due_s", "_ending", "_fields", "_gap_s", "_index", "_wires")
+    def __init__(self, slots: int | None, most_waiting: int) -> None:
+        self._free = math.inf if slots is None else slots
+        self._most_waiting = most_waiting
+        self._waiting: deque[_Stream] = deque()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def is_full(self) -> bool:
+        return self._free < 1 and len(self._waiting) >= self._most_waiting
+
+    def take(self, stream: _Stream, at_s: float) -> None:
+        if self._free >= 1:
+            self._free -= 1
+            stream.begin(at_s)
+        else:
+            self._waiting.append(stream)
+
+    def give_back(self, at_s: float) -> None:
+        """A slot is free since `at_s`, which is when an answer was due to end and not when that was
+        seen: what the server is late by does not add up, and its capacity is exact."""
+        while self._waiting:
+            stream = self._waiting.popleft()
+            if stream.is_wanted:
+                stream.begin(at_s)
+                return
+        self._free += 1
+
+
+class _Stream:
+    """One answer, waiting or under way: a streamed one, or a whole one that is due at its end."""
+
+    __slots__ = (
+        *("_connection", "_due_s", "_ending", "_fields", "_first_after_s", "_gap_s", "_index"),
+        *("_opening", "_wires"),
+    )
 
     def __init__(
         self,
         connection: _Connection,
         wires: Sequence[bytes],
         ending: Ending,
-        due_s: float,
+        first_after_s: float,
         fields: Fields,
+        opening: bytes = b"",
     ) -> None:
         server = connection.server
         self._connection = connection
         self._wires = wires
         self._ending = ending
-        self._due_s = due_s
+        self._first_after_s = first_after_s
+        self._due_s = 0.0
         self._fields = fields
+        self._opening = opening
         self._index = 0
         self._gap_s = None if server.config.itl_dist != "constant" else server.draw_gap_s()
 
+    @property
+    def is_wanted(self) -> bool:
+        return self._connection.stream is self
+
+    def begin(self, at_s: float) -> None:
+        """It has a slot from `at_s` on: send the opening, and set the time of the first wire."""
+        connection = self._connection
+        if self._opening:
+            self._fields[b"at"] = at_s
+            connection.transport.write(self._opening % self._fields)
+        self._due_s = at_s + self._first_after_s
+        connection.server.timeline.add(self._due_s, self)
+
     def send(self) -> float | None:
-        """Send what is due; the time of what is due next, or None if nothing is."""
+        """Send what is due; the time of what is due next, or None if nothing is.
+
+        Then its slot goes to the next, which is due no earlier: the timeline's first stays first.
+        """
         connection, wires, index = self._connection, self._wires, self._index
+        slots = connection.server.slots
         if connection.stream is not self:  # the client has gone
+            slots.give_back(monotonic())
             return None
         wire = wires[index]
         if wire:
@@ -247,6 +314,7 @@ class _Stream:
         self._index = index = index + 1
         if index == len(wires):
             connection.end_stream(index, self._ending)
+            slots.give_back(self._due_s)
             return None
         gap_s = self._gap_s
         self._due_s += connection.server.draw_gap_s() if gap_s is None else gap_s
@@ -326,20 +394,24 @@ class _Connection(Connection):
             case "json_body":
                 is_stream = False
         shape = fault.reshape(ask.shape) if fault else ask.shape
-        due_s = arrived_s + server.draw_ttft_s()
+        if server.slots.is_full:
+            raise Refusal(503, "too many requests wait")
+        first_after_s, head = server.draw_ttft_s(), b""
         if is_stream:
             opening, wires, ending = stream_wires(shape, fault)
-            ask.fields[b"at"] = arrived_s
-            self.transport.write(self.head(200, None, EVENT_STREAM) + opening % ask.fields)
+            head = self.head(200, None, EVENT_STREAM) + opening
         else:
             template = json_template(shape)
-            head = self.head(200, len(template % SAMPLE))
-            wires, ending = (head + template,), Ending.END
+            wires = (self.head(200, len(template % SAMPLE)) + template,)
+            ending = Ending.END
             chunks = -(-shape.tokens // shape.tokens_per_chunk)
-            due_s += sum(server.draw_gap_s() for _ in range(chunks - 1))
-        self.stream = _Stream(self, wires, ending, due_s, ask.fields)
+            first_after_s += sum(server.draw_gap_s() for _ in range(chunks - 1))
+        self.stream = _Stream(self, wires, ending, first_after_s, ask.fields, head)
         if wires:
-            server.timeline.add(due_s, self.stream)
+            server.slots.take(self.stream, arrived_s)
+        elif head:  # nothing but headers, and then silence
+            ask.fields[b"at"] = arrived_s
+            self.transport.write(head % ask.fields)
 
     def end_stream(self, chunks: int, ending: Ending) -> None:
         self.stream = None
@@ -488,6 +560,8 @@ def read_arguments(arguments: Sequence[str] | None = None) -> TruthConfig:
     add("--fault", type=_fault_argument, help='for every request: {"kind": "stall"}')
     add("--fault-from", type=int, default=default.fault_from, help="the first that has it")
     add("--tick-ms", type=float, default=default.tick_ms)
+    add("--slots", type=int, help="answers at once; other requests wait their turn")
+    add("--queue", type=int, default=default.queue, help="how many may wait; more get a 503")
     values = vars(parser.parse_args(arguments))
     for name in ("reject", "ignore"):
         values[name] = frozenset(filter(None, values[name].split(",")))

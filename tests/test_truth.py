@@ -698,3 +698,36 @@ def test_as_a_process(number: signal.Signals) -> None:
         assert it.wait(timeout=20) == 0
         assert it.stderr is not None
         assert it.stderr.read() == ""
+
+
+async def test_slots_make_the_capacity_known() -> None:
+    """With 2 slots, 6 answers of 50 ms that come at once end 50, 50, 100, 100, 150, 150 ms later,
+    in the order in which they came."""
+    async with truth(ttft_ms=30, itl_ms=5, slots=2) as asker:
+        began_s = monotonic()
+        answers = [asyncio.ensure_future(asker.ask(COMPLETIONS)) for _ in range(6)]
+        seen = await asyncio.gather(*answers)
+    ends_s = sorted(answer.pieces[-1][1] - began_s for answer in seen)
+    for end_s, asked_s in zip(ends_s, [0.05, 0.05, 0.1, 0.1, 0.15, 0.15], strict=True):
+        assert asked_s - 0.001 < end_s < asked_s + 0.04
+
+
+async def test_a_full_queue_refuses() -> None:
+    """Beyond --slots and --queue a request gets a 503, and those before it are served."""
+    async with truth(ttft_ms=30, itl_ms=5, slots=1, queue=1) as asker:
+        answers = [asyncio.ensure_future(asker.ask(COMPLETIONS)) for _ in range(3)]
+        seen = await asyncio.gather(*answers)
+    assert sorted(answer.status for answer in seen) == [200, 200, 503]
+
+
+async def test_a_client_that_leaves_gives_its_slot_back() -> None:
+    """Neither a waiting request nor one under way holds a slot once its client has gone."""
+    async with truth(ttft_ms=30, itl_ms=5, slots=1) as asker:
+        gone = [asyncio.ensure_future(asker.ask(COMPLETIONS)) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        for task in gone:
+            task.cancel()
+        await asyncio.gather(*gone, return_exceptions=True)
+        answer = await asyncio.wait_for(asker.ask(COMPLETIONS), 2)
+    assert answer.status == 200
+    assert answer.finish_reasons == ["length"]

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import vl_convert
 
 from loadgen.errors import ConfigError
-from loadgen.report.draw import PALETTE, Plot, draw
+from loadgen.report.draw import Plot, draw
+from loadgen.report.look import PALETTE
 from loadgen.sim.config import ArrivalConfig, PolicyName, SimulateConfig
 from loadgen.sim.cost import ITERATIONS, StepCost
 from loadgen.sim.simulate import Costs, Work, load_work, play, read_costs, work_done
@@ -40,7 +40,7 @@ def write_plots(config: SimulateConfig, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, plot in plots.items():
-            (folder / f"{name}.svg").write_text(plot.svg, encoding="utf-8")
+            (folder / f"{name}.svg").write_text(plot.as_svg(), encoding="utf-8")
         (folder / "index.html").write_text(_page(plots.values()), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--plots: {folder}: {error.strerror}") from None
@@ -150,7 +150,10 @@ def _slots(name: str, holds: Sequence[Hold], end_s: float, unit: str) -> Plot:
         f"Each bar is a request (its row in the trace) in a slot, the first {_SHOWN} requests. "
         "Where a slot is held by one that has ended, it is computed for nobody."
     )
-    return Plot(title, caption, vl_convert.vegalite_to_svg(spec))
+    rows = tuple(
+        (str(h.slot), str(h.row), str(h.use), f"{h.start_s:g}", f"{h.end_s:g}") for h in holds
+    )
+    return Plot(title, caption, ("slot", "request", "use", "from", "to"), rows, spec)
 
 
 def _sweep(

@@ -74,6 +74,7 @@ def of(*names: str) -> set[str]:
 OUTER = of(
     *("cli", "run", "worker", "workers", "turn", "flags", "progress", "exporter", "selfcheck"),
     *("trace_cli", "trace_report", "report_cli", "runs_cli", "runs_compare", "sim_cli"),
+    *("exploration", "explore_cli", "probing", "run_flags", "sweep"),
     *("model_cli", "probe", "__main__"),
 )
 EVERYTHING = frozenset(MODULES)
@@ -99,6 +100,10 @@ RULES = {
     "loadgen.units": EVERYTHING - of("record", "columns"),
     "loadgen.paired": EVERYTHING - of("record", "columns", "slo", "units"),
     "loadgen.gate": EVERYTHING - of("record", "columns", "slo", "units", "errors"),
+    "loadgen.capacity": EVERYTHING - of("record", "columns", "slo", "units", "paired"),
+    "loadgen.knee": EVERYTHING,
+    "loadgen.points": EVERYTHING
+    - of("record", "columns", "slo", "units", "paired", "stats", "verdict", "capacity", "knee"),
     "loadgen.compare": EVERYTHING
     - of("record", "columns", "slo", "stats", "verdict", "paired", "gain", "units"),
     "loadgen.gain": EVERYTHING - of("record", "columns", "slo", "paired", "units"),

@@ -1,0 +1,103 @@
+"""What `run`, `compare`, `sweep` and `capacity` have in common: flags, and what is made of them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from loadgen.config import (
+    CompareConfig,
+    GeneratorConfig,
+    LoadConfig,
+    OutputConfig,
+    RequestConfig,
+    RunConfig,
+    TargetConfig,
+)
+from loadgen.errors import ConfigError
+from loadgen.exporter import Exporter
+from loadgen.flags import take, validate
+from loadgen.progress import Progress
+
+
+@contextmanager
+def exporting(output: OutputConfig, progress: Progress) -> Iterator[Exporter]:
+    """An exporter, served where the configuration asks for it."""
+    exporter = Exporter()
+    if output.metrics_port is not None:
+        url = exporter.serve(output.metrics_host, output.metrics_port)
+        progress.say(f"metrics: {url}")
+    try:
+        yield exporter
+    finally:
+        exporter.close()
+
+
+def linger(exporter: Exporter, progress: Progress) -> None:
+    """Keep the metrics up until they were scraped once more, or Ctrl-C."""
+    progress.say("waiting until the metrics are scraped once more; Ctrl-C ends it")
+    try:
+        if not exporter.linger():
+            progress.say("nobody scraped the metrics")
+    except KeyboardInterrupt:
+        pass
+
+
+def api_key_of(arguments: argparse.Namespace) -> str | None:
+    """What --api-key or --api-key-file gives; raises ConfigError."""
+    if arguments.api_key is not None and arguments.api_key_file is not None:
+        raise ConfigError("--api-key: leave it out, or --api-key-file")
+    flag, key = "--api-key", arguments.api_key
+    if arguments.api_key_file is not None:
+        flag = "--api-key-file"
+        try:
+            key = arguments.api_key_file.read_text().strip()
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or "is not text"
+            raise ConfigError(f"{flag}: {arguments.api_key_file}: {reason}") from None
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"{flag}: must be printable ASCII, on one line")
+    return key or None
+
+
+def add_api_key_flags(command: argparse.ArgumentParser) -> None:
+    """Give `command` the two flags that bring a key itself."""
+    command.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help="API key; others on this machine can read a command line: prefer --api-key-env",
+    )
+    command.add_argument(
+        "--api-key-file", type=Path, metavar="FILE", help="file that holds the API key alone"
+    )
+
+
+def keep_api_key(arguments: argparse.Namespace, request: RequestConfig) -> None:
+    """Put a key that was given into the environment, where alone it is from here on."""
+    if (api_key := api_key_of(arguments)) is not None:
+        os.environ[request.api_key_env] = api_key
+
+
+def run_config(arguments: argparse.Namespace, targets: list[TargetConfig]) -> RunConfig:
+    """The run that the flags of `run` or `compare` ask for; raises ConfigError."""
+    drawn = take(GeneratorConfig, arguments)
+    request = validate(RequestConfig, take(RequestConfig, arguments))
+    keep_api_key(arguments, request)
+    if arguments.trace is not None and drawn:
+        flag = "--" + next(iter(drawn)).replace("_", "-")
+        raise ConfigError(f"{flag}: the trace is given by {arguments.trace}; leave one of them out")
+    return validate(
+        RunConfig,
+        {
+            "trace": arguments.trace,
+            "generate": validate(GeneratorConfig, drawn),
+            "targets": targets,
+            "request": request,
+            "load": validate(LoadConfig, take(LoadConfig, arguments)),
+            "compare": validate(CompareConfig, take(CompareConfig, arguments)),
+            "output": validate(OutputConfig, take(OutputConfig, arguments)),
+        },
+    )
