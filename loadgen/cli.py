@@ -34,15 +34,18 @@ from loadgen.config import (
     RunConfig,
     TargetConfig,
 )
+from loadgen.config_file import read_config, under_flags
 from loadgen.errors import ConfigError, LoadgenError
 from loadgen.exporter import Exporter
-from loadgen.flags import Parser, add_flags, take, validate
+from loadgen.flags import Model, Parser, add_flags, take, validate
 from loadgen.progress import Progress
 from loadgen.report import rebuild
 from loadgen.report_cli import INVALID, add_check, add_report, print_json, show
 from loadgen.run import Finished, describe_load, run
 from loadgen.runs_cli import add_runs
 from loadgen.selfcheck import check
+from loadgen.serve_cli import add_serve
+from loadgen.status import make_run_dir, status_in
 from loadgen.trace_cli import add_trace
 from loadgen.verdict import Grade
 
@@ -88,21 +91,37 @@ def build_parser() -> argparse.ArgumentParser:
     add_check(commands)
     add_runs(commands)
     _add_selfcheck(commands)
+    add_serve(commands)
     return parser
 
 
 def run_one(arguments: argparse.Namespace) -> int:
     """Replay a trace on one target."""
+    content = _config_file(arguments)
+    if arguments.base_url is None:
+        targets = _targets_in(content)
+        if len(targets) != 1:
+            raise ConfigError("--base-url: give the endpoint, or one of `targets` in --config FILE")
+        return _finish(arguments, content, targets)
     target = {"name": "target", "base_url": arguments.base_url}
-    return _finish(arguments, [validate(TargetConfig, target)])
+    return _finish(arguments, content, [validate(TargetConfig, target)])
 
 
 def compare(arguments: argparse.Namespace) -> int:
     """Replay one trace on several targets, in turn."""
-    targets = [_target_of(text) for text in arguments.target]
+    content = _config_file(arguments)
+    targets = [_target_of(text) for text in arguments.target] or _targets_in(content)
     if len(targets) < 2:
         raise ConfigError("--target: a comparison needs two or more; for one, `loadgen run`")
-    return _finish(arguments, targets)
+    return _finish(arguments, content, targets)
+
+
+def _config_file(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {} if arguments.config is None else read_config(arguments.config)
+
+
+def _targets_in(content: dict[str, Any]) -> list[TargetConfig]:
+    return [validate(TargetConfig, target) for target in content.get("targets", ())]
 
 
 def _target_of(text: str) -> TargetConfig:
@@ -136,14 +155,23 @@ def selfcheck(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _finish(arguments: argparse.Namespace, targets: list[TargetConfig]) -> int:
-    config = _run_config(arguments, targets)
+def _finish(
+    arguments: argparse.Namespace, content: dict[str, Any], targets: list[TargetConfig]
+) -> int:
+    config = _run_config(arguments, content, targets)
     if arguments.dry_run:
         return _say_what_would_be_sent(config, as_json=arguments.json)
     rounds = validate(RoundsConfig, take(RoundsConfig, arguments))
+    run_dir = config.output.run_dir
+    if run_dir is not None:
+        if rounds.rounds != 1:
+            raise ConfigError("--run-dir: is the directory of one run; leave out --rounds")
+        make_run_dir(run_dir)
     progress = Progress(quiet=arguments.quiet)
-    with _exporting(config.output, progress) as exporter:
+    with _exporting(config.output, progress) as exporter, status_in(run_dir, exporter) as status:
         code = _do_rounds(config, rounds, arguments, progress, exporter)
+        if status is not None:
+            status.end(code)
         if config.output.linger and code != INTERRUPTED:
             _linger(exporter, progress)
     return code
@@ -237,24 +265,40 @@ def _say_what_would_be_sent(config: RunConfig, *, as_json: bool) -> int:
     return 0
 
 
-def _run_config(arguments: argparse.Namespace, targets: list[TargetConfig]) -> RunConfig:
+def _run_config(
+    arguments: argparse.Namespace, content: dict[str, Any], targets: list[TargetConfig]
+) -> RunConfig:
+    """Flags laid over the configuration file's content, which is {} where there is no file."""
     drawn = take(GeneratorConfig, arguments)
-    request = validate(RequestConfig, take(RequestConfig, arguments))
-    if (api_key := _api_key_of(arguments)) is not None:  # from here on in the environment only
-        os.environ[request.api_key_env] = api_key
+    trace = arguments.trace
+    if trace is None and not drawn:
+        trace = content.get("trace")
+        if trace is not None and content.get("generate"):
+            raise ConfigError("--config: trace and generate: leave one of them out")
     if arguments.trace is not None and drawn:
         flag = "--" + next(iter(drawn)).replace("_", "-")
         raise ConfigError(f"{flag}: the trace is given by {arguments.trace}; leave one of them out")
+    if trace is None:
+        drawn = under_flags(content, "generate", drawn)
+    request = validate(
+        RequestConfig, under_flags(content, "request", take(RequestConfig, arguments))
+    )
+    if (api_key := _api_key_of(arguments)) is not None:  # from here on in the environment only
+        os.environ[request.api_key_env] = api_key
+
+    def section(name: str, model: type[Model]) -> Model:
+        return validate(model, under_flags(content, name, take(model, arguments)))
+
     return validate(
         RunConfig,
         {
-            "trace": arguments.trace,
+            "trace": trace,
             "generate": validate(GeneratorConfig, drawn),
             "targets": targets,
             "request": request,
-            "load": validate(LoadConfig, take(LoadConfig, arguments)),
-            "compare": validate(CompareConfig, take(CompareConfig, arguments)),
-            "output": validate(OutputConfig, take(OutputConfig, arguments)),
+            "load": section("load", LoadConfig),
+            "compare": section("compare", CompareConfig),
+            "output": section("output", OutputConfig),
         },
     )
 
@@ -270,7 +314,6 @@ def _add_run(commands: Any) -> None:
     command.add_argument(
         "--base-url",
         "--url",
-        required=True,
         metavar="URL",
         help="the endpoint, with or without /v1",
     )
@@ -303,6 +346,12 @@ def _add_run_flags(command: argparse.ArgumentParser, call: Any) -> None:
         type=Path,
         metavar="TRACE",
         help="trace file (JSONL); without it, one is drawn by the trace flags",
+    )
+    command.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="the run's configuration as YAML or JSON (- is standard input); flags win over it",
     )
     command.add_argument("--json", action="store_true", help="print JSON instead of the table")
     command.add_argument(

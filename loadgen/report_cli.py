@@ -19,6 +19,7 @@ from loadgen.gate import Finding, judge_gates, read_gate
 from loadgen.journal import write_whole
 from loadgen.report import Result, rebuild
 from loadgen.report.gates import as_junit, as_markdown
+from loadgen.report.table import write_csv
 from loadgen.report.text import print_result
 from loadgen.report.vllm import as_vllm_result
 from loadgen.verdict import Grade
@@ -44,6 +45,14 @@ def _export(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         raise ConfigError("--export: give the file to write by -o FILE")
     run_read = read_run(arguments.run_directory)
+    if arguments.export == "csv":
+        try:
+            arguments.output.parent.mkdir(parents=True, exist_ok=True)
+            write_csv(arguments.output, run_read.records())
+        except OSError as error:
+            raise ConfigError(f"--output: {arguments.output}: {error.strerror}") from None
+        print(arguments.output)
+        return 0
     target = _target_in(run_read, arguments.target)
     percentiles = run_read.header.config["output"]["metric_percentiles"]
     content = as_vllm_result(run_read.header, run_read.of_target(target), target, percentiles)
@@ -135,9 +144,9 @@ def add_report(commands: Any) -> None:
     command.add_argument("--json", action="store_true", help="print JSON instead of the table")
     command.add_argument(
         "--export",
-        choices=["vllm"],
-        help="write one target's records in another tool's form: vllm is the detailed result of "
-        "`vllm bench serve`, by its own formulas",
+        choices=["vllm", "csv"],
+        help="write the records in another form: vllm is the detailed result of `vllm bench "
+        "serve`, by its own formulas, of one target; csv is one row a request",
     )
     command.add_argument("--target", metavar="NAME", help="the target to export, where several are")
     command.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to export to")

@@ -1,13 +1,15 @@
-"""Records as an Arrow table, for Parquet: one row a request, one column a field."""
+"""Records as a table: one row a request, one column a field; as Parquet by Arrow, or as CSV."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable
 from dataclasses import fields
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -47,3 +49,26 @@ def write_parquet(path: Path, records: Iterable[RequestRecord]) -> None:
             columns = {name: [getattr(record, name) for record in batch] for name in SCHEMA.names}
             writer.write_table(pa.table(columns, schema=SCHEMA))
     partial.replace(path)
+
+
+def write_csv(path: Path, records: Iterable[RequestRecord]) -> None:
+    """Write all records, warm-up included; whole or not at all.
+
+    Lists are JSON arrays. A text that a spreadsheet would take for a formula gets a quote in front:
+    texts come from servers.
+    """
+    partial = path.with_name(f".{path.name}.part")
+    with partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(SCHEMA.names)
+        for record in records:
+            writer.writerow([_cell(getattr(record, name)) for name in SCHEMA.names])
+    partial.replace(path)
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return orjson.dumps(value).decode()
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return f"'{value}"
+    return value
