@@ -45,6 +45,7 @@ from loadgen.run import Finished, describe_load, run
 from loadgen.runs_cli import add_runs
 from loadgen.selfcheck import check
 from loadgen.serve_cli import add_serve
+from loadgen.service_cli import run_at_service
 from loadgen.status import make_run_dir, status_in
 from loadgen.trace_cli import add_trace
 from loadgen.verdict import Grade
@@ -159,6 +160,8 @@ def _finish(
     arguments: argparse.Namespace, content: dict[str, Any], targets: list[TargetConfig]
 ) -> int:
     config = _run_config(arguments, content, targets)
+    if arguments.service is not None:
+        return run_at_service(arguments, config)
     if arguments.dry_run:
         return _say_what_would_be_sent(config, as_json=arguments.json)
     rounds = validate(RoundsConfig, take(RoundsConfig, arguments))
@@ -354,6 +357,11 @@ def _add_run_flags(command: argparse.ArgumentParser, call: Any) -> None:
         help="the run's configuration as YAML or JSON (- is standard input); flags win over it",
     )
     command.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    command.add_argument(
+        "--service",
+        metavar="URL",
+        help="let a `loadgen serve` at this URL do it; its token is read from LOADGEN_API_TOKEN",
+    )
     command.add_argument(
         "--dry-run", action="store_true", help="say what would be sent, and send nothing"
     )

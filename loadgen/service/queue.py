@@ -47,8 +47,6 @@ from loadgen.status import LIVE
 RETRY_AFTER_S: Final = 30
 KILL_AFTER_S: Final = 20.0
 """A run that was cut off and has not ended by then is killed."""
-_REST_S: Final = 2.0
-"""Between a run and the next one."""
 _LEAST_FREE_BYTES: Final = 256 * 2**20
 _LOST_SECRETS: Final = (
     "its key or another secret was given once and is not kept: the service was started anew before "
@@ -260,7 +258,7 @@ class Queue:
                 self._over(run_id, State.FAILED, last or f"ended with code {code}")
             else:
                 self._over(run_id, State.INTERRUPTED, last or "its process was killed")
-        self._next_start_s = monotonic() + _REST_S
+        self._next_start_s = monotonic() + self.settings.flags.rest
         self.prune()
         self._repeat(run_id)
 

@@ -37,6 +37,8 @@ RESULT: Final = "result.txt"
 LOG: Final = "log.txt"
 RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """A name that is one step of a path and no other: no separator, no dot in front."""
+_SHOWN: Final = ("targets", "generate", "load", "compare")
+"""What is told of the configuration of a run that the service did not start: it names files."""
 _STOPPED_CODE: Final = 130
 _LOG_BYTES: Final = 2000
 
@@ -289,7 +291,7 @@ def detail(path: Path) -> dict[str, Any]:
     config = job.get("config") or header.get("config") or {}
     return {
         **row.as_json(),
-        "config": {key: value for key, value in config.items() if key != "output" or job},
+        "config": {key: value for key, value in config.items() if job or key in _SHOWN},
         "trace": job.get("config", {}).get("trace"),
         "progress": progress_of(path),
         "summary": read_json(path / "summary.json") or None,

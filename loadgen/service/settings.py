@@ -63,6 +63,7 @@ class ServeConfig(Strict):
     drain: float = Field(
         60.0, ge=0, le=86_400, description="seconds that a stopped run may wait for its answers"
     )
+    rest: float = Field(2.0, ge=0, le=86_400, description="seconds between a run and the next")
     open_metrics: bool = Field(
         False, description="serve /metrics without the token, for a Prometheus that has none"
     )
