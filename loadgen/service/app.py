@@ -425,6 +425,10 @@ def _add_errors(app: FastAPI) -> None:
         first = error.errors()[0]
         return told(422, f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}")
 
+    @app.exception_handler(Exception)
+    async def our_bug(request: Request, error: Exception) -> Response:
+        return told(500, "a bug of the service; its log has more")
+
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
         return told(error.status_code, str(error.detail), error.headers)

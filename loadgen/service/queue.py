@@ -21,7 +21,7 @@ from typing import Any, Final
 import orjson
 
 from loadgen.clock import monotonic
-from loadgen.journal import new_run_path, write_whole
+from loadgen.journal import HEADER, new_run_path, write_whole
 from loadgen.service import process
 from loadgen.service.refusal import Refusal
 from loadgen.service.runs import (
@@ -47,6 +47,8 @@ from loadgen.status import LIVE
 RETRY_AFTER_S: Final = 30
 KILL_AFTER_S: Final = 20.0
 """A run that was cut off and has not ended by then is killed."""
+_BETWEEN_SIGNALS_S: Final = 0.5
+"""Two signals of a kind that come at once are one to a process."""
 _LEAST_FREE_BYTES: Final = 256 * 2**20
 _LOST_SECRETS: Final = (
     "its key or another secret was given once and is not kept: the service was started anew before "
@@ -58,6 +60,7 @@ _LOST_SECRETS: Final = (
 class _Stop:
     """How far a run's stop has come."""
 
+    asked_at_s: float
     cut_at_s: float
     is_cut: bool = False
     kill_at_s: float = float("inf")
@@ -167,7 +170,7 @@ class Queue:
                 self._secret.pop(run_id, None)
                 self._over(run_id, State.STOPPED, "stopped before its turn")
                 return State.STOPPED
-            if run_id not in self._running:
+            if row.state.has_ended or run_id not in self._running:
                 raise Refusal(
                     409,
                     "it has ended"
@@ -175,10 +178,11 @@ class Queue:
                     else "the service did not start it; stop it where it was started",
                 )
             if (stop := self._stops.get(run_id)) is None:
-                self._stops[run_id] = _Stop(monotonic() + self.settings.flags.drain)
+                now_s = monotonic()
+                self._stops[run_id] = _Stop(now_s, now_s + self.settings.flags.drain)
                 process.interrupt(self.folder.path / run_id)
             else:
-                self._cut(run_id, stop)
+                stop.cut_at_s = stop.asked_at_s + _BETWEEN_SIGNALS_S
             return State.RUNNING
 
     def _cut(self, run_id: str, stop: _Stop) -> None:
@@ -224,12 +228,13 @@ class Queue:
         try:
             if content.get("trace") is not None:
                 content["trace"] = str(self.traces.path(content["trace"]))
+            key = self._key_of(spec, content)
             self._running[run_id] = process.start(
                 path,
                 KINDS[job["kind"]].words,
                 orjson.dumps(content),
                 process.environment_of_child(
-                    self._environment, self.settings.allowed_text, self._key_of(spec, content)
+                    self._environment, self.settings.allowed_text, key
                 ),
             )
         except (Refusal, OSError) as error:
@@ -253,7 +258,9 @@ class Queue:
             code = None if child is None else child.returncode
             last = tail_of(path / LOG).strip().rpartition("\n")[2].removeprefix("loadgen: ")
             if stop is not None:
-                self._over(run_id, State.STOPPED, "killed: it did not end when it was cut off")
+                had_begun = (path / HEADER).exists()
+                why = "did not end when it was cut off" if had_begun else "had not begun to send"
+                self._over(run_id, State.STOPPED, why)
             elif code in (1, 2):
                 self._over(run_id, State.FAILED, last or f"ended with code {code}")
             else:

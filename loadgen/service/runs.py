@@ -101,7 +101,10 @@ class Folder:
         found: dict[str, tuple[int, Row]] = {}
         rows = []
         for entry in _directories(self.path):
-            stamp = entry.stat().st_mtime_ns
+            try:
+                stamp = entry.stat(follow_symlinks=False).st_mtime_ns
+            except FileNotFoundError:
+                continue  # it is just being pruned
             known = self._rows.get(entry.name)
             if known is not None and known[0] == stamp:
                 found[entry.name] = known
