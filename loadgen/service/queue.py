@@ -233,9 +233,7 @@ class Queue:
                 path,
                 KINDS[job["kind"]].words,
                 orjson.dumps(content),
-                process.environment_of_child(
-                    self._environment, self.settings.allowed_text, key
-                ),
+                process.environment_of_child(self._environment, self.settings.allowed_text, key),
             )
         except (Refusal, OSError) as error:
             self._running.pop(run_id, None)

@@ -10,10 +10,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from loadgen.client.allowed import ANY, VARIABLE, Allowed
 from loadgen.errors import ConfigError
@@ -26,6 +26,10 @@ KEY_PREFIX: Final = "LOADGEN_KEY_"
 TOKEN_CHARS: Final = 16
 
 
+def _by_commas(value: Any) -> Any:
+    return [name for name in value.split(",") if name] if isinstance(value, str) else value
+
+
 class ServeConfig(Strict):
     """The flags of `loadgen serve`."""
 
@@ -36,11 +40,10 @@ class ServeConfig(Strict):
     )
     port: int = Field(8765, ge=0, le=65535, description="port to serve on; 0 takes a free one")
     result_dir: Path = Field(Path("runs"), description="folder that holds the run directories")
-    allowed_host: tuple[str, ...] = Field(
+    allowed_host: Annotated[tuple[str, ...], BeforeValidator(_by_commas)] = Field(
         (),
-        description="further name that the page is reached by, as in its URL; give it again for "
-        "more",
-        json_schema_extra={"metavar": "NAME"},
+        description="further names that the service is reached by, as in its URL, by commas",
+        json_schema_extra={"metavar": "NAME,..."},
     )
     start: Path | None = Field(
         None,

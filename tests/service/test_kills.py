@@ -1,4 +1,4 @@
-"""What a kill leaves, of a run and of the service, at any moment: all finished records, and truth."""
+"""What a kill leaves, of a run or of the service, at any moment: finished records, and truth."""
 
 from __future__ import annotations
 
