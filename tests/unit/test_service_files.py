@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,8 +18,9 @@ import pytest
 from loadgen.errors import ConfigError
 from loadgen.live import LATENCY_BOUNDS_S, LiveHistogram
 from loadgen.machine import is_running, process_of, this_process
+from loadgen.service.app import create_app
 from loadgen.service.events import course_of
-from loadgen.service.metrics import join
+from loadgen.service.metrics import ServiceMetrics, join
 from loadgen.service.runs import Folder, Row, State, matching, read_row, to_prune
 from loadgen.service.settings import ServeConfig, settings_of
 from loadgen.status import _percentile_ms
@@ -236,3 +238,21 @@ def test_an_open_address_adds_no_name() -> None:
     token = {"LOADGEN_API_TOKEN": "x" * 16}
     settings = settings_of(ServeConfig(host="0.0.0.0", allowed_host=("Lab.Example",)), token)
     assert settings.hosts == {"localhost", "127.0.0.1", "::1", "lab.example"}
+
+
+def test_the_services_metrics_are_documented() -> None:
+    """docs/service.md has a row for each, and for no other."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "service.md").read_text()
+    text = ServiceMetrics().text([], 0).decode()
+    told = set(re.findall(r"^# TYPE (\w+?)(?:_created)? ", text, re.M))
+    assert set(re.findall(r"^\| `(loadgen_service_\w+)` \|", page, re.M)) == told
+
+
+def test_every_route_is_documented() -> None:
+    """docs/service.md speaks of each route of the OpenAPI document."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "service.md").read_text()
+    app = create_app(settings_of(ServeConfig(result_dir=Path("nowhere")), {}), {})
+    for path, methods in app.openapi()["paths"].items():
+        for method in methods:
+            told = path.replace("{run_id}", "{id}")
+            assert f"{method.upper()} {told}" in page, (method, path)
