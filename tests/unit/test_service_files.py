@@ -244,7 +244,7 @@ def test_the_services_metrics_are_documented() -> None:
     """docs/service.md has a row for each, and for no other."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "service.md").read_text()
     text = ServiceMetrics().text([], 0).decode()
-    told = set(re.findall(r"^# TYPE (\w+?)(?:_created)? ", text, re.M))
+    told = {name for name in re.findall(r"^# TYPE (\w+) ", text, re.M) if "_created" not in name}
     assert set(re.findall(r"^\| `(loadgen_service_\w+)` \|", page, re.M)) == told
 
 
