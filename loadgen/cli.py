@@ -33,6 +33,7 @@ from loadgen.config import (
     RunConfig,
     TargetConfig,
 )
+from loadgen.config_file import read_config
 from loadgen.errors import ConfigError, LoadgenError
 from loadgen.explore_cli import add_explore
 from loadgen.exporter import Exporter
@@ -45,7 +46,10 @@ from loadgen.run import Finished, describe_load, run
 from loadgen.run_flags import add_api_key_flags, exporting, linger, run_config
 from loadgen.runs_cli import add_runs
 from loadgen.selfcheck import check
+from loadgen.serve_cli import add_serve
+from loadgen.service_cli import run_at_service
 from loadgen.sim_cli import add_simulate
+from loadgen.status import make_run_dir, status_in
 from loadgen.trace_cli import add_trace
 from loadgen.verdict import Grade
 
@@ -95,21 +99,37 @@ def build_parser() -> argparse.ArgumentParser:
     add_predict(commands)
     add_runs(commands)
     _add_selfcheck(commands)
+    add_serve(commands)
     return parser
 
 
 def run_one(arguments: argparse.Namespace) -> int:
     """Replay a trace on one target."""
+    content = _config_file(arguments)
+    if arguments.base_url is None:
+        targets = _targets_in(content)
+        if len(targets) != 1:
+            raise ConfigError("--base-url: give the endpoint, or one of `targets` in --config FILE")
+        return _finish(arguments, content, targets)
     target = {"name": "target", "base_url": arguments.base_url}
-    return _finish(arguments, [validate(TargetConfig, target)])
+    return _finish(arguments, content, [validate(TargetConfig, target)])
 
 
 def compare(arguments: argparse.Namespace) -> int:
     """Replay one trace on several targets, in turn."""
-    targets = [_target_of(text) for text in arguments.target]
+    content = _config_file(arguments)
+    targets = [_target_of(text) for text in arguments.target] or _targets_in(content)
     if len(targets) < 2:
         raise ConfigError("--target: a comparison needs two or more; for one, `loadgen run`")
-    return _finish(arguments, targets)
+    return _finish(arguments, content, targets)
+
+
+def _config_file(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {} if arguments.config is None else read_config(arguments.config)
+
+
+def _targets_in(content: dict[str, Any]) -> list[TargetConfig]:
+    return [validate(TargetConfig, target) for target in content.get("targets", ())]
 
 
 def _target_of(text: str) -> TargetConfig:
@@ -143,14 +163,25 @@ def selfcheck(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _finish(arguments: argparse.Namespace, targets: list[TargetConfig]) -> int:
-    config = run_config(arguments, targets)
+def _finish(
+    arguments: argparse.Namespace, content: dict[str, Any], targets: list[TargetConfig]
+) -> int:
+    config = run_config(arguments, targets, content)
+    if arguments.service is not None:
+        return run_at_service(arguments, config)
     if arguments.dry_run:
         return _say_what_would_be_sent(config, as_json=arguments.json)
     rounds = validate(RoundsConfig, take(RoundsConfig, arguments))
+    run_dir = config.output.run_dir
+    if run_dir is not None:
+        if rounds.rounds != 1:
+            raise ConfigError("--run-dir: is the directory of one run; leave out --rounds")
+        make_run_dir(run_dir)
     progress = Progress(quiet=arguments.quiet)
-    with exporting(config.output, progress) as exporter:
+    with exporting(config.output, progress) as exporter, status_in(run_dir, exporter) as status:
         code = _do_rounds(config, rounds, arguments, progress, exporter)
+        if status is not None:
+            status.end(code)
         if config.output.linger and code != INTERRUPTED:
             linger(exporter, progress)
     return code
@@ -216,7 +247,6 @@ def _add_run(commands: Any) -> None:
     command.add_argument(
         "--base-url",
         "--url",
-        required=True,
         metavar="URL",
         help="the endpoint, with or without /v1",
     )
@@ -250,7 +280,18 @@ def _add_run_flags(command: argparse.ArgumentParser, call: Any) -> None:
         metavar="TRACE",
         help="trace file (JSONL); without it, one is drawn by the trace flags",
     )
+    command.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="the run's configuration as YAML or JSON (- is standard input); flags win over it",
+    )
     command.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    command.add_argument(
+        "--service",
+        metavar="URL",
+        help="let a `loadgen serve` at this URL do it; its token is read from LOADGEN_API_TOKEN",
+    )
     command.add_argument(
         "--dry-run", action="store_true", help="say what would be sent, and send nothing"
     )

@@ -283,6 +283,12 @@ class ResultConfig(Strict):
     """Where results go and what is said of them."""
 
     result_dir: Path = Field(Path("runs"), description="folder that holds the run directories")
+    run_dir: Path | None = Field(
+        None,
+        description="the run's own directory, in place of a fresh one in --result-dir; it then "
+        "also holds live.json, which says how far the run is",
+        json_schema_extra={"metavar": "DIR"},
+    )
     label: str | None = Field(
         None,
         max_length=200,

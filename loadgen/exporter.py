@@ -133,9 +133,16 @@ class LiveRun:
     """One run, as the exporter shows it; the conductor tells it of turns."""
 
     def __init__(
-        self, run_id: str, facts: dict[str, str], targets: Iterable[str], began: float
+        self,
+        run_id: str,
+        facts: dict[str, str],
+        targets: Iterable[str],
+        began: float,
+        requests: int = 0,
     ) -> None:
         self.run_id = run_id
+        self.requests = requests
+        """How many there are to send, all targets together."""
         self.facts = facts
         self.began = began
         self.is_active = True
@@ -170,6 +177,11 @@ class LiveRun:
 
     def judged(self, grade: Grade) -> None:
         self.grade = grade
+
+    def counters(self) -> dict[str, tuple[LiveCounters, bool]]:
+        """Of each target, what was counted so far, and whether it has its turn."""
+        with self._lock:
+            return {n: (t.now(), t.live is not None) for n, t in self.targets.items()}
 
     def families(self) -> Iterator[Metric]:
         """Everything that is to be told of this run."""
@@ -226,12 +238,21 @@ class Exporter(Collector):
         return f"http://{shown}:{self._server.server_address[1]}/metrics"
 
     def begin(
-        self, run_id: str, facts: dict[str, str], targets: Iterable[str], began: float
+        self,
+        run_id: str,
+        facts: dict[str, str],
+        targets: Iterable[str],
+        began: float,
+        requests: int = 0,
     ) -> LiveRun:
         """Show a new run; the oldest is forgotten where there are too many."""
-        run = LiveRun(run_id, facts, targets, began)
+        run = LiveRun(run_id, facts, targets, began, requests)
         self._runs = [*self._runs[-(RUNS_KEPT - 1) :], run]
         return run
+
+    @property
+    def newest(self) -> LiveRun | None:
+        return self._runs[-1] if self._runs else None
 
     def linger(self, limit_s: float = LINGER_S) -> bool:
         """Wait until what stands now was scraped; whether it was, within the limit."""

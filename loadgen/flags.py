@@ -149,7 +149,7 @@ def _metavar(kind: Any) -> str:
 
 def _default_text(field: FieldInfo) -> str:
     default = field.default
-    if field.default_factory is not None or default is None or default is False:
+    if field.default_factory is not None or default is None or default is False or default == ():
         return ""
     if isinstance(default, tuple):
         default = ",".join(p if isinstance(p, str) else f"{p:g}" for p in default)

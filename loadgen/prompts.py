@@ -9,6 +9,7 @@ see what a trace says. It knows no endpoint and no schedule; `client/sizing.py` 
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -89,7 +90,13 @@ def load_tokenizer(path: Path) -> TextTokenizer:
 
 
 def find_tokenizer(model: str) -> Path | None:
-    """The `tokenizer.json` in the local directory that a model's name is, if it is one."""
+    """The `tokenizer.json` in the local directory that a model's name is, if it is one.
+
+    With LOADGEN_LOCAL_TOKENIZERS=0 no name is taken for a directory: those who name the model are
+    then not those who own the machine.
+    """
+    if os.environ.get("LOADGEN_LOCAL_TOKENIZERS") == "0":
+        return None
     try:
         file = Path(model) / "tokenizer.json"
         return file if file.is_file() else None

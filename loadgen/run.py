@@ -29,10 +29,10 @@ from loadgen.client.http import library_name
 from loadgen.client.negotiate import Agreement, negotiate
 from loadgen.client.sizing import MadeWith, Sizing, size_prompts
 from loadgen.clock import monotonic
-from loadgen.config import LoadConfig, Pace, RequestConfig, RunConfig
-from loadgen.errors import ConfigError, TraceError
+from loadgen.config import LoadConfig, OutputConfig, Pace, RequestConfig, RunConfig
+from loadgen.errors import ConfigError, RunDirectoryError, TraceError
 from loadgen.exporter import Exporter, LiveRun
-from loadgen.journal import EventLog, begin_run, new_run_path
+from loadgen.journal import HEADER, EventLog, begin_run, new_run_path
 from loadgen.limits import check_limits, most_in_flight, raise_file_limit
 from loadgen.live import LiveCounters
 from loadgen.machine import describe_machine
@@ -183,7 +183,7 @@ async def run(
     planned = await plan(config, workload)
     started = datetime.now(UTC)
     kind = "compare" if len(config.targets) > 1 else "run"
-    path = new_run_path(config.output.result_dir, kind, started)
+    path = _run_path(config.output, kind, started)
     begin_run(path, _header(planned, kind, command, path, started), planned.workload.data)
     epoch_s = monotonic()
     live_run = (exporter or Exporter()).begin(
@@ -191,6 +191,7 @@ async def run(
         _facts(planned, kind),
         [leg.target.name for leg in config.legs],
         started.timestamp(),
+        len(planned.workload.trace) * len(config.legs),
     )
     try:
         async with AsyncExitStack() as stack:
@@ -207,6 +208,16 @@ async def run(
     finally:
         live_run.ended()
     return Finished(path, conductor.was_interrupted, live_run)
+
+
+def _run_path(output: OutputConfig, kind: str, started: datetime) -> Path:
+    """The directory that --run-dir gives, or a fresh one; raises RunDirectoryError."""
+    path = output.run_dir
+    if path is None:
+        return new_run_path(output.result_dir, kind, started)
+    if (path / HEADER).exists():
+        raise RunDirectoryError(f"--run-dir: {path} holds a run; give another directory")
+    return path
 
 
 def _assignments(planned: Plan, path: Path, epoch_s: float) -> Iterator[list[Assignment]]:

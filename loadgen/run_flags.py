@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from loadgen.config import (
     CompareConfig,
@@ -17,9 +18,10 @@ from loadgen.config import (
     RunConfig,
     TargetConfig,
 )
+from loadgen.config_file import under_flags
 from loadgen.errors import ConfigError
 from loadgen.exporter import Exporter
-from loadgen.flags import take, validate
+from loadgen.flags import Model, take, validate
 from loadgen.progress import Progress
 
 
@@ -81,23 +83,37 @@ def keep_api_key(arguments: argparse.Namespace, request: RequestConfig) -> None:
         os.environ[request.api_key_env] = api_key
 
 
-def run_config(arguments: argparse.Namespace, targets: list[TargetConfig]) -> RunConfig:
-    """The run that the flags of `run` or `compare` ask for; raises ConfigError."""
+def run_config(
+    arguments: argparse.Namespace, targets: list[TargetConfig], content: Mapping[str, Any]
+) -> RunConfig:
+    """The run that the flags of `run` or `compare` ask for, laid over a configuration file's
+    content, which is {} where there is no file; raises ConfigError."""
     drawn = take(GeneratorConfig, arguments)
-    request = validate(RequestConfig, take(RequestConfig, arguments))
-    keep_api_key(arguments, request)
+    trace = arguments.trace
+    if trace is None and not drawn:
+        trace = content.get("trace")
+        if trace is not None and content.get("generate"):
+            raise ConfigError("--config: trace and generate: leave one of them out")
     if arguments.trace is not None and drawn:
         flag = "--" + next(iter(drawn)).replace("_", "-")
         raise ConfigError(f"{flag}: the trace is given by {arguments.trace}; leave one of them out")
+    if trace is None:
+        drawn = under_flags(content, "generate", drawn)
+
+    def section(name: str, model: type[Model]) -> Model:
+        return validate(model, under_flags(content, name, take(model, arguments)))
+
+    request = section("request", RequestConfig)
+    keep_api_key(arguments, request)
     return validate(
         RunConfig,
         {
-            "trace": arguments.trace,
+            "trace": trace,
             "generate": validate(GeneratorConfig, drawn),
             "targets": targets,
             "request": request,
-            "load": validate(LoadConfig, take(LoadConfig, arguments)),
-            "compare": validate(CompareConfig, take(CompareConfig, arguments)),
-            "output": validate(OutputConfig, take(OutputConfig, arguments)),
+            "load": section("load", LoadConfig),
+            "compare": section("compare", CompareConfig),
+            "output": section("output", OutputConfig),
         },
     )

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from loadgen import __version__
 from loadgen.client import library
+from loadgen.client.allowed import VARIABLE, Allowed
 from loadgen.client.answer import Answer
 from loadgen.client.http import httpx
 from loadgen.client.transport import SocketTransport
@@ -69,6 +70,8 @@ class Client:
         if config.transport is Transport.SOCKET:
             tls = httpx.create_ssl_context(verify=False) if config.insecure else None
             self._sockets = SocketTransport(ssl_context=tls)
+        elif Allowed.here() is not None:  # a proxy, or the library, would resolve the name
+            raise ConfigError(f"--transport httpx: cannot be held to {VARIABLE}; leave it out")
         self._http = httpx.AsyncClient(
             headers=headers,
             verify=not config.insecure,

@@ -17,6 +17,7 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Coroutine
 from typing import Final
 
+from loadgen.client.allowed import Allowed
 from loadgen.client.connection import Connection
 from loadgen.client.http import httpx
 from loadgen.client.sink import ByteSink
@@ -40,6 +41,7 @@ class SocketTransport(httpx.AsyncBaseTransport):
         """Connections made so far."""
         self._ssl_context = ssl_context
         self._max_idle_s = max_idle_s
+        self._allowed = Allowed.here()
         self._idle: dict[Origin, OrderedDict[Connection, None]] = {}  # the one used last is last
         self._open: set[Connection] = set()
         self._addresses: dict[str, list[str]] = {}
@@ -208,6 +210,10 @@ class SocketTransport(httpx.AsyncBaseTransport):
     async def _open_to_any(self, origin: Origin) -> Connection:
         """Try addresses in order, the last one for as long as it takes; keep to what stood."""
         addresses = self._addresses.get(origin.host) or await self._resolve(origin.host)
+        if self._allowed is not None and (
+            problem := self._allowed.problem(origin.host, origin.port, addresses)
+        ):
+            raise OSError(problem)
         for address in addresses:
             is_last = address == addresses[-1]
             try:

@@ -15,7 +15,7 @@ from loadgen.knee import Knee
 from loadgen.points import Axis, Point
 from loadgen.report.look import PALETTE
 
-_ORANGE, _BLUE, _GREEN = PALETTE[5], PALETTE[1], PALETTE[2]
+_ORANGE, _BLUE, _GREEN = PALETTE[0], PALETTE[1], PALETTE[2]
 _SERIES: Final[dict[str, tuple[str, str, list[int]]]] = {
     "TTFT p50": ("ttft_p50_s", _BLUE, [1, 0]),
     "TTFT p99": ("ttft_p99_s", _BLUE, [6, 4]),

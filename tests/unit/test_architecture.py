@@ -75,7 +75,8 @@ OUTER = of(
     *("cli", "run", "worker", "workers", "turn", "flags", "progress", "exporter", "selfcheck"),
     *("trace_cli", "trace_report", "report_cli", "runs_cli", "runs_compare", "sim_cli"),
     *("exploration", "explore_cli", "probing", "run_flags", "sweep"),
-    *("model_cli", "probe", "__main__"),
+    *("model_cli", "probe", "__main__", "config_file", "status"),
+    *("serve_cli", "service", "service_cli", "service_client"),
 )
 EVERYTHING = frozenset(MODULES)
 RULES = {
@@ -109,6 +110,8 @@ RULES = {
     "loadgen.gain": EVERYTHING - of("record", "columns", "slo", "paired", "units"),
     "loadgen.exporter": EVERYTHING
     - of(*("record", "columns", "slo", "stats", "verdict", "live", "errors")),
+    "loadgen.service": of("run", "worker", "workers", "turn", "replay", "progress", "cli")
+    | of("report_cli", "runs_cli", "trace_cli", "serve_cli", "service_cli"),
     "loadgen.report": OUTER | of("client", "trace", "replay", "schedule"),
     "loadgen.sim": OUTER | of("client", "replay"),
 }
@@ -122,6 +125,13 @@ def test_the_import_direction(package: str) -> None:
     for name in inside:
         wrong = (reach(name) & RULES[package]) - inside
         assert not wrong, f"{name} reaches {sorted(wrong)}"
+
+
+def test_the_service_is_a_leaf() -> None:
+    """Its command alone imports it, and loads the web framework only when it runs."""
+    users = {name for name in MODULES if OURS[name] & of("service")} - of("service")
+    assert users == {"loadgen.serve_cli"}
+    assert not reach("loadgen.serve_cli") & of("service.app", "service.guard")
 
 
 def test_no_import_cycles() -> None:

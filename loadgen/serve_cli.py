@@ -1,0 +1,87 @@
+"""`loadgen serve`: its flags, its start. The web framework is loaded when the command runs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from loadgen.errors import ConfigError
+from loadgen.flags import add_flags, take, validate
+from loadgen.service.refusal import Refusal
+from loadgen.service.settings import ServeConfig, Settings, settings_of
+from loadgen.service.spec import Spec, read_spec
+
+_EXTRA: Final = "loadgen serve needs fastapi and uvicorn: pip install 'loadgen[service]'"
+_SHUTDOWN_S: Final = 3
+_MOST_CONNECTIONS: Final = 256
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """Serve until Ctrl-C or SIGTERM; runs that go on then are left to themselves."""
+    settings = settings_of(validate(ServeConfig, take(ServeConfig, arguments)))
+    first = _runs_to_start(settings)
+    try:
+        web = importlib.import_module("loadgen.service.app")
+        uvicorn = importlib.import_module("uvicorn")
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{_EXTRA} ({error.name} is missing)") from None
+    logging.basicConfig(level=logging.WARNING, format="loadgen: %(message)s")
+    app = web.create_app(settings, starting=first)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            host=settings.flags.host,
+            port=settings.flags.port,
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=_SHUTDOWN_S,
+            timeout_keep_alive=30,
+            limit_concurrency=_MOST_CONNECTIONS,
+            ws="none",
+        )
+    )
+    return int(web.serve(server, settings))
+
+
+def _runs_to_start(settings: Settings) -> list[Spec]:
+    """What --start FILE says; raises ConfigError."""
+    path: Path | None = settings.flags.start
+    if path is None:
+        return []
+    try:
+        content = yaml.safe_load(path.read_bytes())
+    except (OSError, yaml.YAMLError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "neither YAML nor JSON"
+        raise ConfigError(f"--start: {path}: {reason}") from None
+    if not isinstance(content, list):
+        raise ConfigError(f"--start: {path}: must be a list of runs")
+    specs = []
+    for number, run in enumerate(content):
+        try:
+            specs.append(read_spec(run, settings, os.environ))
+        except Refusal as error:
+            raise ConfigError(f"--start: {path}: run {number}: {error}") from None
+    return specs
+
+
+def add_serve(commands: Any) -> None:
+    """Give the command line `loadgen serve`."""
+    command = commands.add_parser(
+        "serve",
+        help="start, watch, stop and compare runs from a page or an API",
+        description="Serve a page and an API that start runs, one at a time, watch, stop and "
+        "compare them. On loopback by default; on any other address it needs a token in "
+        "LOADGEN_API_TOKEN. LOADGEN_ALLOWED_TARGETS lists what may be asked. docs/service.md has "
+        "the API.",
+        epilog="example: loadgen serve --port 8765",
+    )
+    add_flags(command, "service", ServeConfig)
+    command.set_defaults(call=serve)

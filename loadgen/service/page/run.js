@@ -1,0 +1,193 @@
+// One run: live plots while it goes on, its results when it has ended, and what may be done to it.
+
+import { ask } from "./api.js";
+import { badge, el, number, say, when } from "./dom.js";
+import { Plot } from "./plot.js";
+
+const MOST_POINTS = 1200;
+
+export function showRun(main, id) {
+  const points = [];
+  let names = [];
+  let source = null;
+  let isGone = false;
+
+  const title = el("h1", { tabindex: "-1" }, id);
+  const facts = el("p", { class: "facts" });
+  const state = el("span");
+  const bar = el("progress", { max: 1, "aria-label": "Requests ended" });
+  const counts = el("p", { class: "counts" });
+  const problem = el("p", { class: "problem", role: "alert" });
+  const stop = el("button", { type: "button", class: "danger", hidden: true, onclick: stopRun }, "Stop");
+  const keep = el("button", { type: "button", hidden: true, onclick: keepRun }, "Keep");
+  const results = el("section", { "aria-label": "Results" });
+  const plots = [
+    new Plot("Output tokens", "a second", "tokens_per_s"),
+    new Plot("Time to first token, p50", "ms", "ttft_p50_ms", 1),
+    new Plot("In flight", "requests", "in_flight"),
+    new Plot("Failed so far", "requests", "failed"),
+  ];
+  main.replaceChildren(
+    el("p", {}, el("a", { href: "#/" }, "← Runs")),
+    el("div", { class: "title" }, title, el("div", { class: "actions" }, keep, stop)),
+    el("p", { class: "state" }, state), facts, problem, bar, counts,
+    el("section", { class: "plots", "aria-label": "Plots over the run's seconds" }, plots.map((plot) => plot.element)),
+    results);
+
+  async function stopRun() {
+    try {
+      await ask("DELETE", `/api/runs/${id}`);
+      stop.textContent = "Cut off what is in flight";
+      say("Stopping: nothing more is sent. Again cuts off what is in flight.");
+    } catch (error) {
+      problem.textContent = error.message;
+    }
+  }
+
+  async function keepRun() {
+    try {
+      const run = await ask("PATCH", `/api/runs/${id}`, { keep: keep.getAttribute("aria-pressed") !== "true" });
+      tellKeep(run);
+    } catch (error) {
+      problem.textContent = error.message;
+    }
+  }
+
+  function tellKeep(run) {
+    keep.hidden = !run.is_ours;
+    keep.setAttribute("aria-pressed", String(run.keep));
+    keep.textContent = run.keep ? "Kept: never pruned" : "Keep";
+  }
+
+  function tellState(word, verdict) {
+    const hasEnded = !["queued", "running"].includes(word);
+    state.replaceChildren(badge(word), " ", hasEnded && verdict ? badge(verdict) : "");
+    stop.hidden = hasEnded;
+  }
+
+  async function load() {
+    let run;
+    try {
+      run = await ask("GET", `/api/runs/${id}`);
+    } catch (error) {
+      problem.textContent = error.message;
+      return null;
+    }
+    if (isGone) return null;
+    names = run.targets;
+    title.textContent = run.label || run.id;
+    document.title = `${run.label || run.id} · loadgen`;
+    tellState(run.state, run.verdict);
+    tellKeep(run);
+    stop.hidden ||= !run.is_ours;
+    const where = (run.config.targets ?? []).map((target) => `${target.name ?? "target"}: ${target.base_url}`);
+    facts.replaceChildren(`${run.kind} · ${when(run.started_at ?? run.created_at)} · ${where.join(" · ")}`,
+      el("small", {}, run.id));
+    problem.textContent = run.error ?? "";
+    if (run.progress) tellLive(run.progress);
+    bar.hidden = counts.hidden = !run.progress?.targets;
+    results.replaceChildren(...(run.summary && !["queued", "running"].includes(run.state) ? resultsOf(run) : missing(run)));
+    return run;
+  }
+
+  function tellLive(live) {
+    if (!live.targets) return;
+    bar.hidden = counts.hidden = false;
+    let done = 0;
+    const texts = [];
+    for (const [name, target] of Object.entries(live.targets)) {
+      done += target.done;
+      const failed = target.failed ? `, ${number(target.failed)} failed` : "";
+      texts.push(`${name}: ${number(target.done)} ended${failed}, ${number(target.in_flight)} in flight, ${number(target.tokens)} tokens`);
+    }
+    bar.value = live.requests ? done / live.requests : 0;
+    counts.textContent = `${number(done)} of ${number(live.requests)} requests in ${number(live.elapsed_s)} s · ${texts.join(" · ")}`;
+  }
+
+  function add(point) {
+    if (points.length && point.t <= points.at(-1).t) return;
+    points.push(point);
+    if (points.length > MOST_POINTS) {
+      // The older half is thinned out, so that a run of days stays a picture.
+      const half = points.splice(0, MOST_POINTS / 2).filter((_, place) => place % 2 === 0);
+      points.unshift(...half);
+    }
+  }
+
+  function draw() {
+    const known = names.length ? names : Object.keys(points.at(-1)?.targets ?? {});
+    for (const plot of plots) plot.draw(points, known);
+  }
+
+  function watch() {
+    source = new EventSource(`/api/runs/${id}/events`);
+    source.addEventListener("course", (event) => {
+      points.length = 0;
+      JSON.parse(event.data).points.forEach(add);
+      if (points.length) draw();
+    });
+    source.addEventListener("live", (event) => {
+      const live = JSON.parse(event.data);
+      if (!live.targets) return;
+      tellLive(live);
+      if (live.state === "running") add({ t: live.elapsed_s, targets: live.targets });
+      draw();
+    });
+    source.addEventListener("state", (event) => {
+      const told = JSON.parse(event.data);
+      tellState(told.state, null);
+      say(`The run is ${told.state}.`);
+    });
+    source.addEventListener("end", async (event) => {
+      source.close();
+      const told = JSON.parse(event.data);
+      say(`The run is ${told.state}${told.verdict ? `, verdict ${told.verdict}` : ""}.`);
+      await load();
+    });
+  }
+
+  load().then((run) => { if (run && !isGone) watch(); });
+  return () => { isGone = true; source?.close(); };
+}
+
+function missing(run) {
+  if (["queued", "running"].includes(run.state)) return [];
+  if (run.requests !== null) {
+    return [el("p", {}, "Its results have not been made yet. ", el("a", { href: `/api/runs/${run.id}/report`, target: "_blank", rel: "noopener" }, "Make the report"))];
+  }
+  return run.log ? [el("h2", {}, "What it printed"), el("pre", {}, run.log)] : [];
+}
+
+const ROWS = [
+  ["Requests ok", (target) => number(target.completed)],
+  ["Requests failed", (target) => number(target.failed)],
+  ["Output tokens/s", (target) => number(target.output_tokens_per_s, 1)],
+  ["Requests/s", (target) => number(target.requests_per_s, 2)],
+  ["Goodput, requests/s", (target) => number(target.goodput?.requests_per_s, 2)],
+  ["TTFT p50, ms", (target) => ms(target.ttft_s?.p50)],
+  ["TTFT p99, ms", (target) => ms(target.ttft_s?.p99)],
+  ["ITL p50, ms", (target) => ms(target.itl_s?.p50)],
+  ["E2E p50, ms", (target) => ms(target.e2e_s?.p50)],
+  ["E2E p99, ms", (target) => ms(target.e2e_s?.p99)],
+];
+
+function ms(seconds) {
+  return number(seconds === null || seconds === undefined ? null : seconds * 1000, 1);
+}
+
+function resultsOf(run) {
+  const url = `/api/runs/${run.id}`;
+  const targets = Object.entries(run.summary.targets);
+  const link = (text, href) => el("a", { class: "button", href, target: "_blank", rel: "noopener" }, text);
+  return [
+    el("h2", {}, "Results"),
+    el("p", { class: "actions" }, link("Report", `${url}/report`), el("a", { class: "button", href: `${url}/records`, download: true }, "Records, Parquet"),
+      el("a", { class: "button", href: `${url}/records?format=csv`, download: true }, "Records, CSV")),
+    el("ul", { class: "reasons" }, run.summary.reasons.map((reason) =>
+      el("li", {}, badge(reason.grade), " ", reason.target ? `${reason.target}: ` : "", reason.text))),
+    el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Figures" },
+      el("table", {},
+        el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Figure"), targets.map(([name]) => el("th", { scope: "col", class: "figure" }, name)))),
+        el("tbody", {}, ROWS.map(([title, of]) => el("tr", {}, el("th", { scope: "row" }, title), targets.map(([, target]) => el("td", { class: "figure" }, of(target)))))))),
+  ];
+}

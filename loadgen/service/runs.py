@@ -1,0 +1,322 @@
+"""The runs of a folder, whoever started them: what their files say of each, and what it takes.
+
+    job.json       what a client asked for, secrets struck out; written when it is queued
+    process.json   the process that does it, once it was started
+    over.json      that the service ended it, or saw it end, without its own word
+    lock           held by the run's process for as long as it lives
+    result.txt, log.txt   what the command printed
+
+beside the files of a run directory. A run's state follows from these alone, so a service that was
+killed finds what there is. It starts and stops nothing, and keeps nothing but what it has read.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from loadgen.errors import LoadgenError
+from loadgen.journal import EVENTS, HEADER
+from loadgen.machine import is_running
+from loadgen.status import LIVE
+
+JOB: Final = "job.json"
+PROCESS: Final = "process.json"
+OVER: Final = "over.json"
+LOCK: Final = "lock"
+RESULT: Final = "result.txt"
+LOG: Final = "log.txt"
+RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""A name that is one step of a path and no other: no separator, no dot in front."""
+_SHOWN: Final = ("targets", "generate", "load", "compare")
+"""What is told of the configuration of a run that the service did not start: it names files."""
+_STOPPED_CODE: Final = 130
+_LOG_BYTES: Final = 2000
+
+
+class State(StrEnum):
+    """Where a run is; from `finished` on it has ended."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    INTERRUPTED = "interrupted"
+
+    @property
+    def has_ended(self) -> bool:
+        return self not in (State.QUEUED, State.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run, as a list shows it."""
+
+    id: str
+    kind: str
+    state: State
+    label: str | None
+    created_at: str
+    """When it was queued, or begun: ISO 8601 in UTC."""
+    started_at: str | None
+    targets: tuple[str, ...]
+    requests: int | None
+    trace_sha256: str | None
+    verdict: str | None
+    output_tokens_per_s: dict[str, float | None]
+    ttft_p50_ms: dict[str, float | None]
+    exit_code: int | None
+    error: str | None
+    keep: bool
+    is_ours: bool
+    """Whether the service started it, or will."""
+    bytes: int
+
+    def as_json(self) -> dict[str, Any]:
+        """What the API tells of it."""
+        return {name: getattr(self, name) for name in self.__slots__} | {"state": str(self.state)}
+
+
+class Folder:
+    """The run directories under one folder. Rows of runs that have ended are kept, and read again
+    when their directory changed, so that a list of a thousand takes a thousand looks and no more.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._rows: dict[str, tuple[int, Row]] = {}
+
+    def rows(self) -> list[Row]:
+        """All runs, the newest first."""
+        found: dict[str, tuple[int, Row]] = {}
+        rows = []
+        for entry in _directories(self.path):
+            try:
+                stamp = entry.stat(follow_symlinks=False).st_mtime_ns
+            except FileNotFoundError:
+                continue  # it is just being pruned
+            known = self._rows.get(entry.name)
+            if known is not None and known[0] == stamp:
+                found[entry.name] = known
+                rows.append(known[1])
+            elif (row := read_row(Path(entry.path))) is not None:
+                if row.state.has_ended:
+                    found[entry.name] = stamp, row
+                rows.append(row)
+        self._rows = found
+        return sorted(rows, key=lambda row: (row.created_at, row.id), reverse=True)
+
+    def directory(self, run_id: str) -> Path | None:
+        """The directory of a run that exists."""
+        if not RUN_ID.fullmatch(run_id):
+            return None
+        path = self.path / run_id
+        is_run = (path / JOB).is_file() or (path / HEADER).is_file()
+        return path if is_run and not path.is_symlink() else None
+
+    def row(self, run_id: str) -> Row | None:
+        path = self.directory(run_id)
+        return None if path is None else read_row(path)
+
+
+def _directories(folder: Path) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if RUN_ID.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                    yield entry
+    except FileNotFoundError:
+        return
+
+
+def read_row(path: Path) -> Row | None:
+    """What the files of a directory say; None where it is no run, or is just being removed."""
+    job, header = read_json(path / JOB), read_json(path / HEADER)
+    if not job and not header:
+        return None
+    summary = read_json(path / "summary.json")
+    state, live = _state_of(path, job, header, summary)
+    over = read_json(path / OVER)
+    targets = _target_names(job, header)
+    figures = summary.get("targets", {})
+    return Row(
+        id=path.name,
+        kind=str(header.get("kind") or job.get("kind") or "run"),
+        state=state,
+        label=header.get("label") or job.get("config", {}).get("output", {}).get("label"),
+        created_at=str(job.get("created_at") or header.get("started_at") or ""),
+        started_at=header.get("started_at"),
+        targets=targets,
+        requests=header.get("requests"),
+        trace_sha256=header.get("trace_sha256"),
+        verdict=summary.get("verdict"),
+        output_tokens_per_s={n: figures.get(n, {}).get("output_tokens_per_s") for n in targets},
+        ttft_p50_ms={n: _p50_ms(figures.get(n, {}).get("ttft_s")) for n in targets},
+        exit_code=live.get("exit_code"),
+        error=over.get("error") or live.get("error") or None,
+        keep=bool(job.get("keep")),
+        is_ours=bool(job),
+        bytes=_size_of(path),
+    )
+
+
+def _state_of(
+    path: Path, job: Mapping[str, Any], header: Mapping[str, Any], summary: Mapping[str, Any]
+) -> tuple[State, dict[str, Any]]:
+    live = read_json(path / LIVE)
+    if live.get("state") == "ended":
+        code = live.get("exit_code")
+        if code == _STOPPED_CODE:
+            return State.STOPPED, live
+        return (State.FINISHED if code in (0, 4) else State.FAILED), live
+    if over := read_json(path / OVER):
+        return State(over.get("state", State.INTERRUPTED)), live
+    if job:
+        if is_held(path / LOCK):
+            return State.RUNNING, live
+        was_started = (path / PROCESS).exists() or bool(live) or bool(header)
+        return (State.INTERRUPTED if was_started else State.QUEUED), live
+    if summary:
+        return State.FINISHED, live
+    return (State.RUNNING if is_running(_process_of_cli(path)) else State.INTERRUPTED), live
+
+
+def _process_of_cli(path: Path) -> object:
+    """The process of a run that no service started, as it told when it began."""
+    try:
+        with (path / EVENTS).open("rb") as lines:
+            return orjson.loads(lines.readline()).get("process")
+    except (OSError, orjson.JSONDecodeError, AttributeError):
+        return None
+
+
+def is_held(lock: Path) -> bool:
+    """Whether a process holds the run's lock: it lives, whatever its number."""
+    try:
+        file = os.open(lock, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
+
+
+def _target_names(job: Mapping[str, Any], header: Mapping[str, Any]) -> tuple[str, ...]:
+    targets = header.get("targets") or job.get("config", {}).get("targets") or ()
+    return tuple(str(target.get("name", "target")) for target in targets)
+
+
+def _p50_ms(distribution: Any) -> float | None:
+    value = distribution.get("p50") if isinstance(distribution, dict) else None
+    return value * 1000 if isinstance(value, int | float) else None
+
+
+def _size_of(path: Path) -> int:
+    """Bytes on disk."""
+    total = 0
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                total += entry.stat(follow_symlinks=False).st_blocks * 512
+    except OSError:
+        pass  # it is just being removed
+    return total
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file's JSON object; {} where there is none, or nothing that can be read."""
+    try:
+        content = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def matching(rows: Sequence[Row], wanted: Mapping[str, str | None]) -> list[Row]:
+    """The rows whose state, kind and verdict are as wanted, and whose label and targets hold the
+    wanted words; None asks for nothing."""
+
+    def holds(row: Row) -> bool:
+        exact = {"state": str(row.state), "kind": row.kind, "verdict": row.verdict}
+        for name, value in exact.items():
+            if wanted.get(name) is not None and wanted[name] != value:
+                return False
+        label, target = wanted.get("label"), wanted.get("target")
+        if label is not None and label.lower() not in (row.label or "").lower():
+            return False
+        return target is None or any(target.lower() in name.lower() for name in row.targets)
+
+    return [row for row in rows if holds(row)]
+
+
+def to_prune(rows: Sequence[Row], keep_runs: int, most_bytes: float) -> list[Row]:
+    """Which runs go: the service's own that have ended and are not kept, the oldest first, until
+    at most `keep_runs` of them are left and the folder takes at most `most_bytes`."""
+    mine = [row for row in rows if row.is_ours and row.state.has_ended and not row.keep]
+    mine.sort(key=lambda row: (row.created_at, row.id))
+    total = sum(row.bytes for row in rows)
+    gone = []
+    for number, row in enumerate(mine):
+        if len(mine) - number <= keep_runs and total <= most_bytes:
+            break
+        gone.append(row)
+        total -= row.bytes
+    return gone
+
+
+def remove(path: Path) -> None:
+    """Remove a run; what is half removed is no run any more."""
+    for name in (JOB, HEADER):
+        (path / name).unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def detail(path: Path) -> dict[str, Any]:
+    """Everything that is known of one run: its row, what was asked for, how far it is, results."""
+    row = read_row(path)
+    if row is None:
+        raise LoadgenError(f"{path.name}: no such run")
+    job, header = read_json(path / JOB), read_json(path / HEADER)
+    config = job.get("config") or header.get("config") or {}
+    return {
+        **row.as_json(),
+        "config": {key: value for key, value in config.items() if job or key in _SHOWN},
+        "trace": job.get("config", {}).get("trace"),
+        "progress": progress_of(path),
+        "summary": read_json(path / "summary.json") or None,
+        "comparison": read_json(path / "comparison.json") or None,
+        "log": tail_of(path / LOG),
+        "has_report": (path / "report.html").is_file(),
+    }
+
+
+def progress_of(path: Path) -> dict[str, Any] | None:
+    """`live.json` without the process that wrote it."""
+    live = read_json(path / LIVE)
+    live.pop("process", None)
+    return live or None
+
+
+def tail_of(path: Path) -> str:
+    """The end of a text."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _LOG_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,290 @@
+"""What a client may say of a run: a configuration file's content without paths, files and ports.
+
+The models are those of `loadgen.config`; the lists here say which of their fields a client may set,
+and what is left is the service's. A key comes by the name of an environment variable of the
+service, or is given once and never told again. It starts nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from loadgen.config import (
+    CompareConfig,
+    GeneratorConfig,
+    LoadConfig,
+    OutputConfig,
+    RequestConfig,
+    RunConfig,
+    TargetConfig,
+)
+from loadgen.config_file import check_sections
+from loadgen.errors import ConfigError
+from loadgen.flags import validate
+from loadgen.secrets import (
+    STRUCK,
+    Redactor,
+    clean_url,
+    secrets_of_body,
+    secrets_of_headers,
+    secrets_of_url,
+)
+from loadgen.service.refusal import Refusal
+from loadgen.service.settings import KEY_PREFIX, Settings
+
+TRACE_ID: Final = re.compile(r"[0-9a-f]{64}")
+"""The SHA-256 of the trace's file."""
+DEFAULT_KEY: Final = "OPENAI_API_KEY"
+_FLAG: Final = re.compile(r"--([a-z][a-z0-9-]*)")
+_MOST_KEY_CHARS: Final = 4096
+_MOST_TARGETS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of run: the command that does it, and how many targets it takes."""
+
+    words: tuple[str, ...]
+    fewest_targets: int
+    most_targets: int
+    sections: tuple[str, ...]
+    """Keys of the configuration that a client may give."""
+
+
+_SECTIONS: Final = ("trace", "generate", "targets", "request", "load", "output")
+KINDS: Final = {
+    "run": Kind(("run",), 1, 1, _SECTIONS),
+    "compare": Kind(("compare",), 2, _MOST_TARGETS, (*_SECTIONS, "compare")),
+}
+
+FIELDS: Final[dict[str, tuple[type[BaseModel], frozenset[str]]]] = {
+    "generate": (GeneratorConfig, frozenset(GeneratorConfig.model_fields) - {"lengths_from"}),
+    "request": (
+        RequestConfig,
+        frozenset(RequestConfig.model_fields) - {"tokenizer", "token_ids", "transport"},
+    ),
+    "load": (LoadConfig, frozenset(LoadConfig.model_fields)),
+    "compare": (CompareConfig, frozenset(CompareConfig.model_fields)),
+    "output": (OutputConfig, frozenset({"label", "metadata", "goodput", "metric_percentiles"})),
+}
+"""Of each section, its model, and the fields that a client may set: no path, no port, no folder."""
+
+_OWN: Final = ("kind", "api_key", "keep", "repeat")
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A run that may be started: checked, with its secrets apart from what is kept of it."""
+
+    kind: str
+    content: dict[str, Any]
+    """The configuration file's content for the command, the trace still as its id."""
+    config: RunConfig
+    api_key: str | None = field(default=None, repr=False)
+    keep: bool = False
+    repeat: bool = False
+
+    @property
+    def key_variable(self) -> str | None:
+        """The service's environment variable that holds the key, where one was named."""
+        name: str | None = self.content.get("request", {}).get("api_key_env")
+        return name
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether something in it is never written to disk."""
+        return self.api_key is not None or self.shown != self.content
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """`content` with everything struck out that may be a secret."""
+        request = self.config.request
+        redactor = Redactor(
+            [
+                self.api_key,
+                *secrets_of_headers(request.header),
+                *secrets_of_body(request.extra_body),
+                *(s for target in self.config.targets for s in secrets_of_url(target.base_url)),
+            ]
+        )
+        shown: dict[str, Any] = _struck(self.content, redactor)
+        for target in shown["targets"]:
+            target["base_url"] = clean_url(target["base_url"])
+        for name in ("header", "extra_body"):
+            if fields := shown.get("request", {}).get(name):
+                shown["request"][name] = dict.fromkeys(fields, STRUCK)
+        return shown
+
+
+def _struck(part: Any, redactor: Redactor) -> Any:
+    """A copy of it without the secrets that `redactor` knows."""
+    if isinstance(part, dict):
+        return {redactor.strike(key): _struck(value, redactor) for key, value in part.items()}
+    if isinstance(part, list):
+        return [_struck(item, redactor) for item in part]
+    return redactor.strike(part) if isinstance(part, str) else part
+
+
+def read_spec(body: Any, settings: Settings, environment: Mapping[str, str]) -> Spec:
+    """The run that a client's JSON asks for; raises Refusal, which says what is wrong with it."""
+    if not isinstance(body, dict):
+        raise Refusal(422, "the body must be a JSON object")
+    kind = body.get("kind", "run")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise Refusal(422, f"kind: must be one of {', '.join(KINDS)}")
+    content = {key: value for key, value in body.items() if key not in _OWN}
+    for key in content:
+        if key not in KINDS[kind].sections:
+            raise Refusal(
+                422,
+                f"{key[:60]}: no such key for {kind}; there are {', '.join(KINDS[kind].sections)}",
+            )
+    for name in content.keys() & FIELDS.keys():
+        _only_allowed(content[name], name)
+    trace = content.get("trace")
+    if trace is not None and not (isinstance(trace, str) and TRACE_ID.fullmatch(trace)):
+        raise Refusal(422, "trace: must be the id that POST /api/traces gave")
+    if trace is not None and content.get("generate"):
+        raise Refusal(422, "generate: the trace is given; leave one of them out")
+    try:
+        check_sections(content, "body")
+        config = validate(RunConfig, {**content, "trace": None})
+    except ConfigError as error:
+        raise Refusal(422, _FLAG.sub(lambda flag: flag[1].replace("-", "_"), str(error))) from None
+    _check_config(kind, config, settings)
+    spec = Spec(
+        kind=kind,
+        content=content,
+        config=config,
+        api_key=_key_in(body),
+        keep=_flag(body, "keep"),
+        repeat=_flag(body, "repeat"),
+    )
+    _check_key(spec, settings, environment)
+    return spec
+
+
+def _only_allowed(section: Any, name: str) -> None:
+    model, allowed = FIELDS[name]
+    if isinstance(section, dict):
+        for key in section:
+            if key in model.model_fields and key not in allowed:
+                raise Refusal(422, f"{name}.{key}: is not for a client of the service to say")
+
+
+def _check_config(kind: str, config: RunConfig, settings: Settings) -> None:
+    limits = KINDS[kind]
+    if not limits.fewest_targets <= len(config.targets) <= limits.most_targets:
+        wanted = (
+            str(limits.fewest_targets)
+            if limits.fewest_targets == limits.most_targets
+            else f"{limits.fewest_targets} to {limits.most_targets}"
+        )
+        raise Refusal(422, f"targets: {kind} takes {wanted}, got {len(config.targets)}")
+    if config.generate.num_prompts > settings.flags.max_requests:
+        raise Refusal(422, f"generate.num_prompts: at most {settings.flags.max_requests} here")
+    profile = config.generate.rate_profile
+    if profile is not None and profile.startswith("trace:"):
+        raise Refusal(
+            422, "generate.rate_profile: a file is not for a client of the service to name"
+        )
+
+
+def _key_in(body: Mapping[str, Any]) -> str | None:
+    key = body.get("api_key")
+    if key is None or key == "":
+        return None
+    if not isinstance(key, str) or len(key) > _MOST_KEY_CHARS or not _is_plain(key):
+        raise Refusal(422, "api_key: must be printable ASCII, on one line")
+    return key
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable()
+
+
+def _flag(body: Mapping[str, Any], name: str) -> bool:
+    value = body.get(name, False)
+    if not isinstance(value, bool):
+        raise Refusal(422, f"{name}: must be true or false")
+    return value
+
+
+def _check_key(spec: Spec, settings: Settings, environment: Mapping[str, str]) -> None:
+    """A key of the service's own goes only where the service's owner wants it to go."""
+    name = spec.key_variable
+    if name is None:
+        return
+    if spec.api_key is not None:
+        raise Refusal(422, "api_key: leave it out, or request.api_key_env")
+    if name != DEFAULT_KEY and not name.startswith(KEY_PREFIX):
+        raise Refusal(
+            422, f"request.api_key_env: must be {DEFAULT_KEY}, or begin with {KEY_PREFIX}"
+        )
+    if name not in environment:
+        raise Refusal(422, "request.api_key_env: the service has no key of that name")
+    if settings.allowed.is_any:
+        raise Refusal(
+            403,
+            "request.api_key_env: the service's own keys go only to targets that its "
+            "LOADGEN_ALLOWED_TARGETS lists, and it lists none; give api_key, or set it",
+        )
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of what `read_spec` takes, for the OpenAPI document; without references."""
+    properties: dict[str, Any] = {
+        "kind": {"type": "string", "enum": list(KINDS), "default": "run"},
+        "trace": {
+            "type": ["string", "null"],
+            "pattern": f"^{TRACE_ID.pattern}$",
+            "description": "id of an uploaded trace; without it one is drawn by `generate`",
+        },
+        "targets": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": _MOST_TARGETS,
+            "items": _inline(TargetConfig.model_json_schema()),
+        },
+        "api_key": {
+            "type": ["string", "null"],
+            "maxLength": _MOST_KEY_CHARS,
+            "writeOnly": True,
+            "description": "given to the run alone; never kept and never told",
+        },
+        "keep": {"type": "boolean", "description": "never prune this run"},
+        "repeat": {"type": "boolean", "description": "queue it again whenever it has finished"},
+    }
+    for name, (model, allowed) in FIELDS.items():
+        whole = _inline(model.model_json_schema())
+        whole["properties"] = {
+            key: value for key, value in whole["properties"].items() if key in allowed
+        }
+        properties[name] = whole
+    return {
+        "type": "object",
+        "required": ["targets"],
+        "additionalProperties": False,
+        "properties": properties,
+    }
+
+
+def _inline(whole: dict[str, Any]) -> dict[str, Any]:
+    """The schema with what it refers to in place of the references; ours refer to no cycles."""
+    known = whole.pop("$defs", {})
+
+    def resolve(part: Any) -> Any:
+        if isinstance(part, dict):
+            if "$ref" in part:
+                return resolve(known[part["$ref"].rpartition("/")[2]])
+            drop = ("metavar", "aliases", "title")
+            return {key: resolve(value) for key, value in part.items() if key not in drop}
+        return [resolve(item) for item in part] if isinstance(part, list) else part
+
+    found: dict[str, Any] = resolve(whole)
+    return found

@@ -1,0 +1,212 @@
+"""A run done by a service: `loadgen run --service URL` and `compare --service URL`.
+
+It sends what the command line said and nothing of this machine: no path, no variable, no key that
+was not given for it. Then it follows the run's events, and its exit code is the run's. The API is
+that of `docs/service.md`; the standard library's HTTP client does for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import orjson
+
+from loadgen.errors import ConfigError, LoadgenError, TargetNotReady
+from loadgen.progress import Progress
+from loadgen.trace.trace import read_trace
+
+TOKEN_VARIABLE: Final = "LOADGEN_API_TOKEN"
+_TIMEOUT_S: Final = 60.0
+_REPORT_S: Final = 330.0
+_EVENTS_S: Final = 30.0
+"""Silence after which the events are asked for again; the service breaks it every 10 s."""
+_SAY_EVERY_S: Final = 5.0
+_TRIES: Final = 30
+
+
+@dataclass(slots=True)
+class Service:
+    """A service at `url`; raises LoadgenError where it refuses, or does not answer."""
+
+    url: str
+    token: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError("--service: needs a URL such as http://127.0.0.1:8765")
+        if parts.path.rstrip("/") or parts.query or parts.username:
+            raise ConfigError("--service: a URL without path, query and user")
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        timeout_s: float = _TIMEOUT_S,
+    ) -> bytes:
+        """The answer's body."""
+        with self._connection(timeout_s) as connection:
+            response = self._send(connection, method, path, body, content_type)
+            return response.read()
+
+    def events(self, run_id: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(name, content) of each event, until the service ends them."""
+        with self._connection(_EVENTS_S) as connection:
+            response = self._send(connection, "GET", f"/api/runs/{run_id}/events", None, "")
+            name = ""
+            for line in response:
+                if line.startswith(b"event: "):
+                    name = line[7:].strip().decode()
+                elif line.startswith(b"data: "):
+                    yield name, orjson.loads(line[6:])
+
+    @contextmanager
+    def _connection(self, timeout_s: float) -> Iterator[http.client.HTTPConnection]:
+        parts = urlsplit(self.url)
+        kind = (
+            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        )
+        connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
+        try:
+            yield connection
+        except (OSError, http.client.HTTPException) as error:
+            reason = str(error) or type(error).__name__
+            raise TargetNotReady(f"--service {self.url}: does not answer ({reason})") from None
+        finally:
+            connection.close()
+
+    def _send(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: bytes | None,
+        content_type: str,
+    ) -> http.client.HTTPResponse:
+        headers = {} if body is None else {"Content-Type": content_type}
+        if self.token is not None:
+            headers["Authorization"] = f"Bearer {self.token}"
+        with suppress(BrokenPipeError):  # it refused before it had read all, and says why
+            connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        if response.status >= 300:
+            raise LoadgenError(f"--service: {response.status}: {_message(response.read())}")
+        return response
+
+
+def _message(body: bytes) -> str:
+    try:
+        return str(orjson.loads(body)["error"]["message"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return "not a loadgen service"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run at a service ended."""
+
+    run_id: str
+    exit_code: int
+    detail: dict[str, Any]
+    text: str
+    """The table, as the command would have printed it."""
+
+
+def service_at(url: str, environment: Mapping[str, str] = os.environ) -> Service:
+    """With the token of this environment."""
+    return Service(url.rstrip("/"), environment.get(TOKEN_VARIABLE))
+
+
+def describe(service: Service, body: dict[str, Any]) -> dict[str, Any]:
+    """What the run would send."""
+    told: dict[str, Any] = orjson.loads(
+        service.ask("POST", "/api/runs?dry_run=true", orjson.dumps(body), timeout_s=_REPORT_S)
+    )
+    return told
+
+
+def upload(service: Service, path: Path) -> str:
+    """The id of a trace, which is sent where the service does not have it."""
+    _, data = read_trace(path)
+    trace_id = hashlib.sha256(data).hexdigest()
+    known = orjson.loads(service.ask("GET", "/api/traces"))["traces"]
+    if trace_id not in {trace["id"] for trace in known}:
+        service.ask("POST", "/api/traces", data, "application/jsonl", _REPORT_S)
+    return trace_id
+
+
+def drive(service: Service, body: dict[str, Any], progress: Progress) -> Outcome:
+    """Start a run, follow it to its end, and fetch its result.
+
+    Ctrl-C stops it: once drains, twice cuts off. Raises LoadgenError where it could not be done.
+    """
+    run_id = str(orjson.loads(service.ask("POST", "/api/runs", orjson.dumps(body)))["id"])
+    progress.say(f"{service.url}: {run_id} is in line")
+    with _ctrl_c_stops(service, run_id, progress):
+        _follow(service, run_id, progress)
+    detail: dict[str, Any] = orjson.loads(service.ask("GET", f"/api/runs/{run_id}"))
+    state, code = detail["state"], detail["exit_code"]
+    if state == "interrupted" or (code in (None, 1, 2) and state != "stopped"):
+        reason = detail["error"] or "its process was killed"
+        raise LoadgenError(f"{run_id} at {service.url}: {state}: {reason}")
+    text = ""
+    if detail["summary"]:
+        told = service.ask("GET", f"/api/runs/{run_id}/report?format=text", timeout_s=_REPORT_S)
+        text = told.decode()
+    return Outcome(run_id, 130 if code is None else int(code), detail, text)
+
+
+def _follow(service: Service, run_id: str, progress: Progress) -> None:
+    """Until the run has ended; a service that is started anew meanwhile is waited for."""
+    said_at_s, tries = 0.0, 0
+    while tries < _TRIES:
+        try:
+            for name, content in service.events(run_id):
+                tries = 0
+                if name == "end":
+                    return
+                now_s = time.monotonic()
+                if name == "live" and now_s - said_at_s >= _SAY_EVERY_S:
+                    said_at_s = now_s
+                    for line in _lines(content):
+                        progress.say(line)
+        except TargetNotReady:
+            tries += 1
+            time.sleep(1.0)
+    raise TargetNotReady(f"--service {service.url}: went away; {run_id} goes on by itself")
+
+
+def _lines(live: Mapping[str, Any]) -> Iterator[str]:
+    for name, target in live.get("targets", {}).items():
+        if target["active"]:
+            rate = target["tokens_per_s"] or 0
+            yield (
+                f"{name}: due {target['due']}  in flight {target['in_flight']}  "
+                f"done {target['done']}  failed {target['failed']}  {rate:,.0f} tokens/s"
+            )
+
+
+@contextmanager
+def _ctrl_c_stops(service: Service, run_id: str, progress: Progress) -> Iterator[None]:
+    def stop(number: int, frame: object) -> None:
+        with suppress(LoadgenError):  # it has just ended
+            service.ask("DELETE", f"/api/runs/{run_id}")
+        progress.say("stopping; Ctrl-C again cuts off what is in flight")
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
