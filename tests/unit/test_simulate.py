@@ -182,12 +182,13 @@ def test_every_plot_is_drawn(tmp_path: Path) -> None:
 def test_mistakes_are_told_in_one_line(
     words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A mistake ends with exit code 2 and one line that names it."""
+    """A mistake ends with exit code 2 and one line that names it, and leaves nothing behind."""
     if "--preset" not in words:
         words = [*words, "--result-dir", str(tmp_path)]
     assert main(["simulate", *words]) == 2
     shown = capsys.readouterr().err
     assert said in shown
+    assert not list(tmp_path.iterdir())
     assert shown.count("\n") == 1
 
 
