@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -78,10 +79,11 @@ def simulate(config: SimulateConfig, command: Sequence[str] = ()) -> Simulation:
     path = new_run_path(config.output.result_dir, KIND, started)
     begin_run(path, _header(config, work, costs, command, path, started), work.data)
     try:
-        for number, name in enumerate(config.policies.policy):
-            EventLog(path).turn_began(name, 0, 0, 0.0)
-            journal = Journal(path, number)
-            done[str(name)] = work_done(_play_for_records(config, work, name, costs, journal))
+        with closing(EventLog(path)) as log:
+            for number, name in enumerate(config.policies.policy):
+                log.turn_began(name, 0, 0, 0.0)
+                journal = Journal(path, number)
+                done[str(name)] = work_done(_play_for_records(config, work, name, costs, journal))
     except NeverFitsError:  # half a simulation is of no use, and made anew at no cost
         shutil.rmtree(path)
         raise
