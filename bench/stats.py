@@ -16,26 +16,39 @@ import argparse
 import json
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import uvloop
 
+from bench.capacity import capacity_error
 from loadgen.config import CompareConfig, LoadConfig, OutputConfig, RunConfig, TargetConfig
 from loadgen.paired import Comparison
 from loadgen.progress import Progress
 from loadgen.report import rebuild
 from loadgen.run import run
+from loadgen.schedule import padded
 from loadgen.selfcheck import truth_process
+from loadgen.sim.config import ArrivalConfig, PolicyConfig, PolicyName, SimulateConfig
+from loadgen.sim.cost import ITERATIONS
+from loadgen.sim.simulate import load_work, play, work_done
+from loadgen.trace import trace_bytes
 from loadgen.trace.config import GeneratorConfig
+from loadgen.trace.generate import generate
+from servers.local import start_toy
 
 TTFT_MS: Final = 20.0
 ITL_MS: Final = 2.0
 TOKENS: Final = 24
 WIDTH: Final = 16
 BLOCKS: Final = 8
+SPLIT_REQUESTS: Final = 96
+SPLIT_BATCH: Final = 8
+ENGINE: Final = 2.0
+STEP_MS: Final = 8.0
 SELF_REQUESTS: Final = 160
-SLOW_REQUESTS: Final = 400
+SLOW_REQUESTS: Final = 1600
 
 
 def compared(urls: tuple[str, str], requests: int, seed: int, folder: Path) -> Comparison:
@@ -67,6 +80,45 @@ def repeats(count: int, requests: int, slower: float, folder: Path) -> list[Comp
                     found.append(compared((first, second), requests, seed, folder))
         _say(f"{slower:.2f}x, {seed + 1} of {count}: {_in_words(found[-1])}")
     return found
+
+
+def gain_split_error(folder: Path) -> float:
+    """The larger |found / planted - 1| of the two factors of a gain, between two toys.
+
+    All iterations of a toy take the same time here, and the first one's take ENGINE times those of
+    the second: that is the engine's gain. The scheduling's is the ratio of iterations, counted in
+    virtual time: padded gangs take as many as their longest members have tokens.
+    """
+    trace = folder / "split.jsonl"
+    drawn = GeneratorConfig(preset="lesson1", num_prompts=SPLIT_REQUESTS, request_rate="inf")
+    trace.write_bytes(trace_bytes(generate(drawn)))
+    policies = PolicyConfig(batch_size=SPLIT_BATCH)
+    simulated = SimulateConfig(trace=trace, policies=policies, load=ArrivalConfig(at_once=True))
+    work = load_work(simulated)
+    padded_iterations = int(padded(work.trace.output_length, SPLIT_BATCH)[::SPLIT_BATCH].sum())
+    name = PolicyName.CONTINUOUS
+    own_iterations = work_done(play(simulated, work, name, ITERATIONS, lambda _: None))["end_s"]
+    with ExitStack() as stack:
+        urls = []
+        for policy, step_ms in (("static", ENGINE * STEP_MS), ("continuous", STEP_MS)):
+            flags = ("--policy", policy, "--batch-size", str(SPLIT_BATCH))
+            costs = ("--fixed-us", str(1000 * step_ms), "--prefill-token-us", "0")
+            toy = start_toy(folder / f"{policy}.log", (*flags, *costs, "--decode-row-us", "0"))
+            urls.append(stack.enter_context(toy).wait_ready(60.0).base_url)
+        targets = zip(("static", "continuous"), urls, strict=True)
+        config = RunConfig(
+            trace=trace,
+            targets=tuple(TargetConfig(name=name, base_url=url) for name, url in targets),
+            compare=CompareConfig(split_gain=SPLIT_BATCH),
+            output=OutputConfig(result_dir=folder),
+        )
+        found = rebuild(uvloop.run(run(config, ["bench-stats"], Progress(quiet=True))).path).gain
+    if found is None:
+        raise SystemExit("no gain was found to split")
+    policy = float(padded_iterations / own_iterations)
+    _say(f"engine: planted {ENGINE:.3f}, found {found.engine.ratio:.3f}")
+    _say(f"scheduling: planted {policy:.3f}, found {found.policy.ratio:.3f}")
+    return max(abs(found.engine.ratio / ENGINE - 1), abs(found.policy.ratio / policy - 1))
 
 
 def _flags(slower: float, seed: int) -> tuple[str, ...]:
@@ -103,6 +155,7 @@ def main() -> int:
         folder = Path(scratch)
         same = repeats(given.self_repeats, SELF_REQUESTS, 1.0, folder)
         slow = repeats(given.slow_repeats, SLOW_REQUESTS, 1.1, folder)
+        result["gain_split_error"] = gain_split_error(folder)
     result["a_vs_a_no_difference"] = sum(not _is_shown(one) for one in same) / len(same)
     result["a_vs_a_nothing_shown"] = sum(
         not (_is_shown(one) or any(effect.is_shown for effect in one.others)) for one in same
@@ -110,6 +163,7 @@ def main() -> int:
     result["slowdown10_found"] = sum(
         _is_shown(one) and one.primary is not None and one.primary.ratio < 1 for one in slow
     ) / len(slow)
+    result["capacity_error"] = capacity_error()
     print(json.dumps(result))
     return 0
 
