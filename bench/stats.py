@@ -115,10 +115,10 @@ def gain_split_error(folder: Path) -> float:
         found = rebuild(uvloop.run(run(config, ["bench-stats"], Progress(quiet=True))).path).gain
     if found is None:
         raise SystemExit("no gain was found to split")
-    policy = float(padded_iterations / own_iterations)
+    planted = float(padded_iterations / own_iterations)
     _say(f"engine: planted {ENGINE:.3f}, found {found.engine.ratio:.3f}")
-    _say(f"scheduling: planted {policy:.3f}, found {found.policy.ratio:.3f}")
-    return max(abs(found.engine.ratio / ENGINE - 1), abs(found.policy.ratio / policy - 1))
+    _say(f"scheduling: planted {planted:.3f}, found {found.policy.ratio:.3f}")
+    return max(abs(found.engine.ratio / ENGINE - 1), abs(found.policy.ratio / planted - 1))
 
 
 def _flags(slower: float, seed: int) -> tuple[str, ...]:
