@@ -186,7 +186,7 @@ def test_a_changed_flag_is_refused(four_slots: str, tmp_path: Path) -> None:
 
 def test_a_known_capacity_is_found() -> None:
     """Against 20 slots of 0.5 s and constant gaps it ends within 5 % of 40 requests/s."""
-    searched = search_truth("constant", num_prompts=200)
+    searched = search_truth("constant")
     assert searched.refused is None
     assert searched.found is not None
     assert searched.found.rate == pytest.approx(MOST, rel=0.05), searched.curve.answer
