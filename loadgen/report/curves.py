@@ -181,6 +181,8 @@ def _cell(value: float | None, form: str) -> str:
 
 
 def _knee_in_words(axis: Axis, points: Sequence[Point], knee: Knee | None) -> str:
+    if not points:
+        return "No point is done."
     if knee is None:
         return "No point has both a throughput and a latency: there is no knee."
     point = points[knee.index]

@@ -186,7 +186,7 @@ def test_a_changed_flag_is_refused(four_slots: str, tmp_path: Path) -> None:
 
 def test_a_known_capacity_is_found() -> None:
     """Against 20 slots of 0.5 s and constant gaps it ends within 5 % of 40 requests/s."""
-    searched = search_truth("constant", num_prompts=200)
+    searched = search_truth("constant")
     assert searched.refused is None
     assert searched.found is not None
     assert searched.found.rate == pytest.approx(MOST, rel=0.05), searched.curve.answer
@@ -215,10 +215,10 @@ def test_a_probe_that_says_nothing_ends_the_search(tmp_path: Path) -> None:
     """A server that gives less than the trace's work makes INVALID runs: no capacity, the reason,
     exit code 4."""
     with truth(
-        "--ttft-ms", "5", "--itl-ms", "1", "--eos-after", "2", "--reject", "ignore_eos,min_tokens"
+        "--ttft-ms", "200", "--itl-ms", "1", "--eos-after", "2", "--reject", "ignore_eos,min_tokens"
     ) as url:
         done = call(
-            *("capacity", "--base-url", url, "--goodput", "ttft:250", "--start-rate", "40"),
+            *("capacity", "--base-url", url, "--goodput", "ttft:450", "--start-rate", "20"),
             *("--num-prompts", "20", "--seconds-per-point", "0", "--output-len", "10"),
             *("--result-dir", str(tmp_path)),
         )
