@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -210,6 +210,3 @@ class SimulateConfig(Strict):
         if self.fleet.find_replicas and not self.output.goodput:
             raise conflict("find_replicas", "needs limits to meet: give", ["goodput"])
         return self
-
-
-Preset = Literal["lesson1", "lesson1-policies"]

@@ -7,6 +7,7 @@ read it unchanged; `simulation.json` in it says what the policies computed. It k
 from __future__ import annotations
 
 import platform
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ from loadgen.sim.config import ArrivalConfig, PolicyName, SimulateConfig
 from loadgen.sim.cost import ITERATIONS, CostFile, StepCost, read_cost
 from loadgen.sim.engine import Known, Replica, Served, Totals, Watch, drive
 from loadgen.sim.fleet import route_by
+from loadgen.sim.policy import NeverFitsError
 from loadgen.sim.prefix import PrefixCache
 from loadgen.sim.tally import Tally
 from loadgen.sim.timeline import Timeline
@@ -75,11 +77,14 @@ def simulate(config: SimulateConfig, command: Sequence[str] = ()) -> Simulation:
     started = datetime.now(UTC)
     path = new_run_path(config.output.result_dir, KIND, started)
     begin_run(path, _header(config, work, costs, command, path, started), work.data)
-    for number, name in enumerate(config.policies.policy):
-        EventLog(path).turn_began(name, 0, 0, 0.0)
-        done[str(name)] = work_done(
-            _play_for_records(config, work, name, costs, Journal(path, number))
-        )
+    try:
+        for number, name in enumerate(config.policies.policy):
+            EventLog(path).turn_began(name, 0, 0, 0.0)
+            journal = Journal(path, number)
+            done[str(name)] = work_done(_play_for_records(config, work, name, costs, journal))
+    except NeverFitsError:  # half a simulation is of no use, and made anew at no cost
+        shutil.rmtree(path)
+        raise
     content = {"schema_version": 1, "policies": done}
     option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     write_whole(path / SIMULATION, orjson.dumps(content, option=option))

@@ -118,8 +118,21 @@ def test_work_is_conserved(work: list[Shot], chosen: object, cost: StepCost) -> 
     assert not policy.has_work
 
 
+tight_slai = continuous_options.map(
+    lambda options: replace(
+        options,
+        order=Order.SLAI,
+        kv_blocks=25,
+        block_tokens=4,
+        token_budget=10,
+        max_sequences=8,
+        schedule=Schedule.DECODE_FIRST,
+    )
+)
+
+
 @settings(deadline=None, max_examples=300)
-@given(shots, continuous_options, costs)
+@given(shots, st.one_of(continuous_options, tight_slai), costs)
 def test_blocks_budget_and_slots_hold(
     work: list[Shot], options: ContinuousOptions, cost: StepCost
 ) -> None:
@@ -135,6 +148,7 @@ def test_blocks_budget_and_slots_hold(
         assert step.prefill_tokens + step.decode_rows <= options.token_budget
         assert step.prefill_tokens == sum(tokens for _, tokens in step.prefill)
         assert len(set(map(id, step.emitting))) == len(step.emitting)
+        assert not set(map(id, step.preempted)) & set(map(id, step.emitting))
 
     served: list[Served] = []
     drive(OpenLoop(work), [Replica(policy, cost, watch=watch)], served.append)

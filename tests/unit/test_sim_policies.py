@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections import deque
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -177,6 +180,37 @@ def test_slai_puts_off_decodes_that_are_in_time() -> None:
     # Its first token came at 1, the deadline of the second is 4: until then, 2 tokens of prompt.
     assert [rows(step.held) for step in steps[:5]] == [[], [0], [0], [0], []]
     assert rows(steps[3].emitting) == [1]
+
+
+@pytest.mark.parametrize("seed", [172, 241])
+def test_slai_preempts_nobody_who_has_its_token(seed: int) -> None:
+    """An urgent sequence that joined last keeps its blocks in the iteration that gives it a token,
+    and an earlier one, which is not urgent, gives way. (Seeds that come to it.)"""
+    draw = random.Random(seed)
+    work = [(i * draw.randint(0, 2), draw.randint(1, 30), draw.randint(1, 40)) for i in range(30)]
+    options = ContinuousOptions(
+        order=Order.SLAI,
+        kv_blocks=25,
+        block_tokens=4,
+        token_budget=8,
+        max_sequences=8,
+        tbt_s=draw.choice([2.0, 4.0, 8.0]),
+    )
+    policy = ContinuousBatching(options)
+    coming = deque(Sequence(row, *rest) for row, (_, *rest) in enumerate(sorted(work)))
+    due = deque(sorted(at for at, *_ in work))
+    ended: list[int] = []
+    now = 0
+    while coming or policy.has_work:
+        while due and due[0] <= now:
+            due.popleft()
+            policy.submit(coming.popleft())
+        if policy.has_work:
+            step = policy.step(float(now))
+            assert not set(rows(step.preempted)) & set(rows(step.emitting))
+            ended += rows(step.ended)
+        now += 1
+    assert sorted(ended) == list(range(30))
 
 
 def test_a_prefix_that_is_known_needs_no_prefill() -> None:

@@ -15,7 +15,7 @@ from loadgen.columns import Columns
 from loadgen.errors import ConfigError
 from loadgen.sim.config import PolicyName, SimulateConfig
 from loadgen.sim.cost import read_cost
-from loadgen.sim.plots import draw_plots
+from loadgen.sim.plots import write_plots
 from loadgen.sim.simulate import find_replicas, load_work, play_for_statistics, read_costs, simulate
 from loadgen.stats import summarise
 
@@ -150,7 +150,10 @@ def test_no_number_of_replicas_helps_where_one_alone_is_too_slow(
 def test_every_plot_is_drawn(tmp_path: Path) -> None:
     """Slots of both policies, throughput and waste by batch size and by output lengths."""
     config = config_of(tmp_path, generate={"num_prompts": 40, "request_rate": "inf"})
-    plots = draw_plots(config)
+    write_plots(config, tmp_path / "plots")
+    files = {path.name: path.read_text() for path in (tmp_path / "plots").iterdir()}
+    page = files.pop("index.html")
+    plots = {name.removesuffix(".svg"): svg for name, svg in files.items()}
     assert set(plots) == {
         "slots-static",
         "slots-continuous",
@@ -159,7 +162,7 @@ def test_every_plot_is_drawn(tmp_path: Path) -> None:
         "throughput-by-output-cv",
         "waste-by-output-cv",
     }
-    assert all(plot.svg.startswith("<svg") for plot in plots.values())
+    assert all(svg.startswith("<svg") and svg in page for svg in plots.values())
 
 
 @pytest.mark.parametrize(
@@ -179,12 +182,13 @@ def test_every_plot_is_drawn(tmp_path: Path) -> None:
 def test_mistakes_are_told_in_one_line(
     words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A mistake ends with exit code 2 and one line that names it."""
+    """A mistake ends with exit code 2 and one line that names it, and leaves nothing behind."""
     if "--preset" not in words:
         words = [*words, "--result-dir", str(tmp_path)]
     assert main(["simulate", *words]) == 2
     shown = capsys.readouterr().err
     assert said in shown
+    assert not list(tmp_path.iterdir())
     assert shown.count("\n") == 1
 
 
