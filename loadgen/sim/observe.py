@@ -22,8 +22,10 @@ from loadgen.sim.static import Release
 FEATURES: Final = ("iterations", "prefill_tokens", "decode_rows", "kv_tokens", "idle_starts")
 """What each cost is multiplied with: fixed, prefill, decode, KV, and the way to an idle server."""
 
-_TOGETHER: Final = 0.25
-"""Of an iteration: chunks nearer than this are of the same one."""
+_SHORT: Final = 5
+"""Percentile of the gaps between a request's chunks: a short iteration, for this server."""
+_TOGETHER: Final = 0.4
+"""Of a short iteration: chunks nearer than this are of the same one, unless of the same request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +60,18 @@ def observe(records: Iterable[RequestRecord], config: PolicyConfig) -> list[Obse
     is_static = config.policy[0] is PolicyName.STATIC
     if is_static and config.release is Release.BATCH:
         return list(_batches(whole, config))
-    moments = moments_of(whole, _TOGETHER * _iteration_s(whole))
+    moments = moments_of(whole, _TOGETHER * _short_iteration_s(whole))
     return list(_static(moments, config) if is_static else _continuous(moments, config))
 
 
-def _iteration_s(records: list[RequestRecord]) -> float:
-    """About what an iteration takes."""
+def _short_iteration_s(records: list[RequestRecord]) -> float:
+    """About what a short iteration takes."""
     gaps_s = [gap for record in records for gap in record.icl_s()]
-    return float(np.median(gaps_s)) if gaps_s else 0.0
+    return float(np.percentile(gaps_s, _SHORT)) if gaps_s else 0.0
 
 
 def moments_of(records: list[RequestRecord], together_s: float) -> list[Moment]:
-    """Ends of iterations, in order of time; chunks nearer than `together_s` are of one."""
+    """Ends of iterations, in order of time: chunks nearer than `together_s`, one of a request."""
     events: list[tuple[float, int, RequestRecord]] = []
     for record in records:
         before = 0
@@ -80,10 +82,13 @@ def moments_of(records: list[RequestRecord], together_s: float) -> list[Moment]:
     events.sort(key=lambda event: event[0])
     moments: list[Moment] = []
     last_s = -np.inf
+    seen: set[int] = set()
     for at_s, before, record in events:
-        if at_s - last_s > together_s:
+        if at_s - last_s > together_s or id(record) in seen:
             moments.append(Moment(at_s, [], []))
+            seen = set()
         last_s = at_s
+        seen.add(id(record))
         moments[-1].at_s = at_s
         if before:
             moments[-1].later.append((record, before))

@@ -18,7 +18,7 @@ import pytest
 
 from loadgen.archive import read_run
 from loadgen.client.http import httpx
-from loadgen.sim.cost import CostFile
+from loadgen.sim.cost import CostFile, read_cost
 from loadgen.sim.predict import predict
 from servers.local import ServerProcess, start_toy
 from tests.runs.conftest import call
@@ -254,6 +254,26 @@ def test_the_toy_and_the_simulator_agree(policy: str, rate: str, tmp_path: Path)
         if all(abs(error or 0.0) <= BARS[name] for name, error in tries[-1].items()):
             return
     pytest.fail(f"{tries}")
+
+
+@pytest.mark.slow
+def test_probes_find_the_costs(tmp_path: Path) -> None:
+    """`calibrate --base-url` finds what an iteration of the toy takes, within 15 %."""
+    flags = ["--batch-size", "4", "--max-model-len", "1000"]
+    flags += ["--fixed-us", "12000", "--prefill-token-us", "60", "--decode-row-us", "1000"]
+    file = tmp_path / "cost.yaml"
+    with toy(tmp_path, *flags) as running:
+        done = call(
+            *("calibrate", "--base-url", running.base_url, "--policy", "continuous"),
+            *("--batch-size", "4", "--probe-output-tokens", "12", "--quiet", "--json"),
+            *("-o", str(file), "--result-dir", str(tmp_path / "runs")),
+        )
+    assert done.code == 0, done.stderr
+    assert len(list((tmp_path / "runs").iterdir())) == 3  # 1, 2 and 4 at once
+    found = read_cost(file)[1]
+    assert found.fixed_us + 4 * found.decode_row_us == pytest.approx(16_000, rel=0.15)
+    assert found.prefill_token_us == pytest.approx(60, rel=0.25)
+    assert found.overhead_ms < 10
 
 
 def test_the_report_says_toy(server: str, tmp_path: Path) -> None:
