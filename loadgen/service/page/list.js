@@ -20,7 +20,7 @@ export function showList(main) {
     return el("p", {}, el("label", { for: `by-${name}` }, title), field);
   };
   const label = el("input", { id: "by-label", type: "search", oninput: () => change("label", label.value) });
-  const compare = el("button", { type: "button", onclick: openComparison }, "Compare two");
+  const compare = el("button", { type: "button", onclick: openComparison }, "Compare");
   // A phone shows a row as a block, which would take a table's meaning from it: roles give it back.
   const body = el("tbody", { role: "rowgroup" });
   const none = el("p", { class: "notice", hidden: true });
@@ -56,7 +56,7 @@ export function showList(main) {
 
   function tellChoice() {
     compare.disabled = chosen.size !== 2;
-    compare.textContent = `Compare two (${chosen.size} chosen)`;
+    compare.textContent = `Compare (${chosen.size} of 2)`;
   }
 
   async function refresh() {
