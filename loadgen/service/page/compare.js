@@ -36,7 +36,7 @@ function show(found) {
   ];
 }
 
-const NAMES = { output_tokens_per_s: "Output tokens/s", goodput: "Goodput", ttft_s: "TTFT", tpot_s: "TPOT", e2e_s: "E2E" };
+const NAMES = { output_tokens_per_s: "Output tokens/s", goodput_per_s: "Goodput", ttft_s: "TTFT", tpot_s: "TPOT", e2e_s: "E2E" };
 
 // Request by request, with how sure it is: the geometric mean of b / a.
 function paired(found) {
