@@ -30,6 +30,8 @@ from dashboards import promql, style
 from dashboards.panels import SOURCE, Panel
 
 TAG: Final = "loadgen"
+PAGE: Final = "http://127.0.0.1:9464/"
+"""The service's page, as docker-compose.yml publishes it."""
 SOURCE_UID: Final = "prometheus"
 """The data source of grafana/provisioning: the variable starts with it."""
 
@@ -63,6 +65,7 @@ def dashboard(
         )
         .annotation(_TurnStarts())
         .link(_to_others())
+        .link(_to_page())
     )
     number = 0
     for heading, panels in rows:
@@ -113,6 +116,17 @@ def _to_others() -> DashboardLink:
         .include_vars(True)
         .keep_time(True)
         .target_blank(False)
+    )
+
+
+def _to_page() -> DashboardLink:
+    return (
+        DashboardLink("Runs")
+        .type(DashboardLinkType.LINK)
+        .url(PAGE)
+        .icon("external link")
+        .tooltip("loadgen's own page: start, watch, stop and compare runs")
+        .target_blank(True)
     )
 
 

@@ -14,7 +14,7 @@ import yaml
 from loadgen.errors import ConfigError
 from loadgen.flags import add_flags, take, validate
 from loadgen.service.refusal import Refusal
-from loadgen.service.settings import ServeConfig, Settings, settings_of
+from loadgen.service.settings import START_VARIABLE, ServeConfig, Settings, settings_of
 from loadgen.service.spec import Spec, read_spec
 
 _EXTRA: Final = "loadgen serve needs fastapi and uvicorn: pip install 'loadgen[service]'"
@@ -52,23 +52,27 @@ def serve(arguments: argparse.Namespace) -> int:
 
 
 def _runs_to_start(settings: Settings) -> list[Spec]:
-    """What --start FILE says; raises ConfigError."""
+    """What --start FILE says, or the variable in its place; raises ConfigError."""
     path: Path | None = settings.flags.start
-    if path is None:
-        return []
+    name = START_VARIABLE if path is None else f"--start: {path}"
     try:
-        content = yaml.safe_load(path.read_bytes())
+        text = os.environ.get(START_VARIABLE, "") if path is None else path.read_text()
+        return runs_in(yaml.safe_load(text) or [], name, settings)
     except (OSError, yaml.YAMLError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or "neither YAML nor JSON"
-        raise ConfigError(f"--start: {path}: {reason}") from None
+        raise ConfigError(f"{name}: {reason}") from None
+
+
+def runs_in(content: Any, name: str, settings: Settings) -> list[Spec]:
+    """A list of runs, each checked; raises ConfigError, which begins with `name`."""
     if not isinstance(content, list):
-        raise ConfigError(f"--start: {path}: must be a list of runs")
+        raise ConfigError(f"{name}: must be a list of runs")
     specs = []
     for number, run in enumerate(content):
         try:
             specs.append(read_spec(run, settings, os.environ))
         except Refusal as error:
-            raise ConfigError(f"--start: {path}: run {number}: {error}") from None
+            raise ConfigError(f"{name}: run {number}: {error}") from None
     return specs
 
 

@@ -51,6 +51,7 @@ class StatusFile:
         self._registry.register(exporter)
         self._run_id: str | None = None
         self._began_s = 0.0
+        self._was_active = False
         self._recent: dict[str, deque[tuple[float, LiveCounters]]] = {}
         self._next_metrics_s = 0.0
         self._next_course_s = 0.0
@@ -90,24 +91,27 @@ class StatusFile:
         if live.run_id != self._run_id:
             self._run_id, self._began_s = live.run_id, now_s
             self._recent.clear()
+        is_active = live.is_active
+        if is_active or self._was_active:
+            self._state["elapsed_s"] = round(now_s - self._began_s, 2)
         targets = {
             name: self._target(name, counters, now_s) | {"active": active}
             for name, (counters, active) in live.counters().items()
         }
         self._state |= {
-            "state": "running" if live.is_active else "reporting",
+            "state": "running" if is_active else "reporting",
             "run_id": live.run_id,
-            "elapsed_s": round(now_s - self._began_s, 2),
             "requests": live.requests,
             "targets": targets,
         }
-        if live.is_active and now_s >= self._next_course_s:
+        if (is_active and now_s >= self._next_course_s) or (self._was_active and not is_active):
             elapsed_s: float = self._state["elapsed_s"]
             self._next_course_s = now_s + max(_COURSE_S, elapsed_s / _COURSE_SLOWS_S)
             course = {name: _course(target) for name, target in targets.items()}
             line = {"t": elapsed_s, "targets": course}
             with (self._path / COURSE).open("ab", buffering=0) as file:
                 file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+        self._was_active = is_active
         if now_s >= self._next_metrics_s or is_last:
             self._next_metrics_s = now_s + _METRICS_EVERY_S
             write_whole(self._path / METRICS, generate_latest(self._registry))

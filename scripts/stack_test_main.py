@@ -12,6 +12,8 @@ import os
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -95,6 +97,8 @@ def check_cpu_stack(compose: Compose) -> None:
     say(f"healthy after {time.monotonic() - began_s:.0f} s")
     check_users(compose, services)
 
+    require("the page's API wants its token", status_of("/api/runs") == 401)
+    require("the page itself answers", status_of("/") == 200)
     for job in ("loadgen", "static", "vllm"):
         is_up = f'up{{job="{job}"}} == 1'
         wait(f"Prometheus scrapes {job}", partial(has_series, is_up), 60)
@@ -213,6 +217,17 @@ def sizes() -> str:
     words = ["docker", "images", "--format", "{{.Repository}} {{.Size}}"]
     lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
     return ", ".join(sorted(line for line in lines if line.startswith("loadgen")))
+
+
+def status_of(path: str) -> int:
+    """Of loadgen's answer to a request without a token."""
+    try:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{PORTS['LOADGEN_PORT']}{path}", timeout=10
+        ) as page:
+            return int(page.status)
+    except urllib.error.HTTPError as error:
+        return error.code
 
 
 def query(expression: str) -> list[dict[str, Any]]:

@@ -1,8 +1,9 @@
 """Two runs side by side: `python -m loadgen.service.pair RUN_DIR RUN_DIR` prints it as JSON.
 
 Each target of the second is held against the one of that name in the first, or else against the one
-in its place. Where both runs replayed the same trace, differences are also paired by request, with
-how sure they are. It reads records, so it is a process of its own beside the service.
+in its place. Where both runs sent the same bytes, differences are also paired by request, with how
+sure they are: of chance alone, since what drifted between two runs is in no interval. It reads
+records, so it is a process of its own beside the service.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def compare_runs(first: Path, second: Path) -> dict[str, Any]:
     Raises RunDirectoryError where one of them is no run.
     """
     a, b = read_run(first), read_run(second)
-    is_same_trace = a.header.trace_sha256 == b.header.trace_sha256
+    is_same_trace = (a.header.trace_sha256, a.header.seed) == (b.header.trace_sha256, b.header.seed)
     own, other = _columns(a), _columns(b)
     goodput = a.header.config["output"].get("goodput")
     slo = Slo.of(goodput) if goodput else None

@@ -29,7 +29,7 @@ from loadgen.errors import LoadgenError
 from loadgen.journal import write_whole
 from loadgen.machine import is_running, process_of
 from loadgen.service.runs import LOCK, LOG, PROCESS, RESULT, read_json
-from loadgen.service.settings import KEY_PREFIX, TOKEN_VARIABLE
+from loadgen.service.settings import KEY_PREFIX, TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from loadgen.service.spec import DEFAULT_KEY
 from loadgen.status import LIVE
 
@@ -55,7 +55,8 @@ def environment_of_child(
     kept = {
         name: value
         for name, value in environment.items()
-        if name not in (TOKEN_VARIABLE, DEFAULT_KEY) and not name.startswith(KEY_PREFIX)
+        if name not in (TOKEN_VARIABLE, TOKEN_FILE_VARIABLE, DEFAULT_KEY)
+        and not name.startswith(KEY_PREFIX)
     }
     kept |= {"PYTHONPATH": _PACKAGES, VARIABLE: allowed, "LOADGEN_LOCAL_TOKENIZERS": "0"}
     return kept if api_key is None else {**kept, DEFAULT_KEY: api_key}

@@ -20,6 +20,9 @@ from loadgen.errors import ConfigError
 from loadgen.strict import Strict
 
 TOKEN_VARIABLE: Final = "LOADGEN_API_TOKEN"
+TOKEN_FILE_VARIABLE: Final = "LOADGEN_API_TOKEN_FILE"
+START_VARIABLE: Final = "LOADGEN_START"
+"""What --start FILE would hold, for a container that has no file."""
 GRAFANA_VARIABLE: Final = "LOADGEN_GRAFANA_URL"
 KEY_PREFIX: Final = "LOADGEN_KEY_"
 """A variable of the service that a client may name as the key of a run begins so."""
@@ -48,7 +51,8 @@ class ServeConfig(Strict):
     start: Path | None = Field(
         None,
         description="runs to start at once: a YAML or JSON list of what POST /api/runs takes, each "
-        "with `repeat: true` where it is to run over and over",
+        "with `repeat: true` where it is to run over and over; left out, LOADGEN_START holds the "
+        "list itself",
         json_schema_extra={"metavar": "FILE"},
     )
     max_queue: int = Field(20, ge=1, le=1000, description="runs that may wait for their turn")
@@ -101,7 +105,7 @@ class Settings:
 
 def settings_of(flags: ServeConfig, environment: Mapping[str, str] = os.environ) -> Settings:
     """Raises ConfigError where the service must not start like this."""
-    token = environment.get(TOKEN_VARIABLE)
+    token = _token(environment)
     if token is not None and (
         len(token) < TOKEN_CHARS or not token.isascii() or not token.isprintable() or " " in token
     ):
@@ -119,6 +123,17 @@ def settings_of(flags: ServeConfig, environment: Mapping[str, str] = os.environ)
         raise ConfigError(f"{GRAFANA_VARIABLE}: needs a URL such as http://127.0.0.1:3000")
     text = environment.get(VARIABLE, ANY)
     return Settings(flags, token, Allowed(text), text, grafana)
+
+
+def _token(environment: Mapping[str, str]) -> str | None:
+    path = environment.get(TOKEN_FILE_VARIABLE)
+    if path is None:
+        return environment.get(TOKEN_VARIABLE)
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "is not text"
+        raise ConfigError(f"{TOKEN_FILE_VARIABLE}: {path}: {reason}") from None
 
 
 def _is_loopback(host: str) -> bool:

@@ -7,6 +7,7 @@ import io
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -305,3 +306,23 @@ def test_the_command_line_tells_a_refusal(serving: Serving, quick: str) -> None:
     assert done.code == 2
     assert done.stderr.count("\n") == 1
     assert "tokenizer" in done.stderr
+
+
+def test_the_figures_are_those_of_the_command_line(
+    serving: Serving, quick: str, tmp_path: Path
+) -> None:
+    """The same work by both, watched four times over: the same counts, and medians within 1 ms."""
+    words = ("--num-prompts", "300", "--request-rate", "60", "--input-len", "5")
+    words += ("--output-len", "20", "--base-url", quick, "--json", "--quiet")
+    here = call("run", *words, "--result-dir", str(tmp_path))
+    with ThreadPoolExecutor(4) as watchers:
+        run_id = serving.start(quick, requests=300, rate=60, tokens=20)
+        seen = [watchers.submit(lambda: list(events_of(serving, run_id))) for _ in range(4)]
+        assert all(watcher.result()[-1][0] == "end" for watcher in seen)
+    ours = here.summary["targets"]["target"]
+    theirs = serving.get(run_id)["summary"]["targets"]["target"]
+    print({key: (ours[key]["p50"], theirs[key]["p50"]) for key in ("ttft_s", "tpot_s", "e2e_s")})
+    for key in ("completed", "output_tokens", "prompt_tokens", "request_rate_asked"):
+        assert ours[key] == pytest.approx(theirs[key], rel=1e-3), key
+    for key in ("ttft_s", "tpot_s"):
+        assert ours[key]["p50"] == pytest.approx(theirs[key]["p50"], abs=0.001), key

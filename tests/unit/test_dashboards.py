@@ -306,7 +306,8 @@ def test_colours_are_of_the_palette() -> None:
 def test_dashboards_link_to_each_other(uid: str) -> None:
     """Each links to all by their tag, and the range and the variables go along."""
     dashboard = WRITTEN[uid]
-    (link,) = dashboard["links"]
+    link, page = dashboard["links"]
+    assert (page["type"], page["url"]) == ("link", "http://127.0.0.1:9464/")
     assert link["type"] == "dashboards"
     assert link["tags"] == dashboard["tags"] == ["loadgen"]
     assert link["includeVars"] is True

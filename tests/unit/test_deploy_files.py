@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 import yaml
 
+from dashboards.frame import PAGE
 from loadgen.cli import build_parser
-from loadgen.config import CompareConfig, GeneratorConfig, LoadConfig, OutputConfig, RoundsConfig
+from loadgen.config import GeneratorConfig, LoadConfig, OutputConfig, RoundsConfig
 from loadgen.flags import take, validate
+from loadgen.serve_cli import runs_in
+from loadgen.service.settings import ServeConfig, settings_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = Path(sys.executable).parent
@@ -156,30 +159,69 @@ def test_prometheus_scrapes_the_services_that_there_are(stack: str) -> None:
 
 @pytest.mark.parametrize("stack", ["gpu", "cpu"])
 def test_loadgen_waits_for_both_servers(stack: str) -> None:
-    """It starts when both are healthy, so that it measures no start-up."""
+    """It starts when both are healthy, so that it measures no start-up, and has its token."""
     waits = services(stack)["loadgen"]["depends_on"]
     assert {name: wait["condition"] for name, wait in waits.items()} == {
+        "password": "service_completed_successfully",
         "static": "service_healthy",
         "vllm": "service_healthy",
     }
 
 
-@pytest.mark.parametrize("stack", STACKS)
-@pytest.mark.parametrize("together", ["", "1"])
-def test_loadgens_command_is_one_that_it_takes(stack: str, together: str) -> None:
-    """The command line of each stack is valid, and says what the documentation says of it."""
-    words = services(stack, TOGETHER=together)["loadgen"]["command"]
-    parsed = build_parser().parse_args(words)
+def test_the_external_command_is_one_that_it_takes() -> None:
+    """The command line is valid, serves its metrics, and has the hard stop that must be set."""
+    parsed = build_parser().parse_args(services("external")["loadgen"]["command"])
     assert callable(parsed.call)
     assert parsed.metrics_port == "9464"
-    for model in (LoadConfig, OutputConfig, RoundsConfig, CompareConfig, GeneratorConfig):
+    for model in (LoadConfig, OutputConfig, RoundsConfig, GeneratorConfig):
         validate(model, take(model, parsed))
-    if stack != "external":
-        assert parsed.rounds == "0"
-        assert hasattr(parsed, "together") == bool(together)
-        assert parsed.target == ["static=http://static:8001", "vllm=http://vllm:8002"]
-    else:
-        assert parsed.max_output_tokens_total == NEEDED["MAX_OUTPUT_TOKENS"]
+    assert parsed.max_output_tokens_total == NEEDED["MAX_OUTPUT_TOKENS"]
+
+
+@pytest.mark.parametrize("stack", ["gpu", "cpu"])
+@pytest.mark.parametrize("together", ["", "1"])
+def test_the_service_starts_the_default_comparison(stack: str, together: str) -> None:
+    """loadgen serves with a token, where Prometheus finds it, and compares both over and over."""
+    loadgen = services(stack, TOGETHER=together, SLO_TTFT_MS="777")["loadgen"]
+    parsed = build_parser().parse_args(loadgen["command"])
+    flags = validate(ServeConfig, take(ServeConfig, parsed))
+    environment = loadgen["environment"] | {"LOADGEN_API_TOKEN": "x" * 16}
+    assert environment.pop("LOADGEN_API_TOKEN_FILE") == "/token/token"
+    settings = settings_of(flags, environment)
+    assert "loadgen" in settings.hosts
+    assert (flags.port, flags.open_metrics) == (9464, True)
+    (spec,) = runs_in(yaml.safe_load(loadgen["environment"]["LOADGEN_START"]), "test", settings)
+    assert spec.repeat
+    assert [target.base_url for target in spec.config.targets] == [
+        *("http://static:8001", "http://vllm:8002")
+    ]
+    assert spec.config.compare.together is bool(together)
+    assert spec.config.compare.blocks == 4
+    assert spec.config.output.goodput["ttft"] == 777
+
+
+@pytest.mark.parametrize("stack", ["gpu", "cpu"])
+def test_the_page_and_grafana_link_to_each_other(stack: str) -> None:
+    """Each has the other's address as it is published on loopback."""
+    found = services(stack, GRAFANA_PORT="3001")
+    assert found["loadgen"]["environment"]["LOADGEN_GRAFANA_URL"] == "http://127.0.0.1:3001"
+    (port,) = found["loadgen"]["ports"]
+    assert f"http://127.0.0.1:{port['published']}/" == PAGE
+
+
+def test_secrets_are_made_once(tmp_path: Path) -> None:
+    """Password and token are made, printed at their first start alone, and kept."""
+    script = (ROOT / "dashboards" / "grafana" / "password.py").read_text()
+    for name in ("state", "token"):
+        (tmp_path / name).mkdir()
+        script = script.replace(f'Path("/{name}/', f'Path("{tmp_path}/{name}/')
+    (tmp_path / "script.py").write_text(script)
+    first, second = (run(sys.executable, tmp_path / "script.py").stdout for _ in range(2))
+    token = (tmp_path / "token" / "token").read_text()
+    assert len(token) >= 16
+    assert token in first
+    assert token not in second
+    assert (tmp_path / "state" / "password").read_text() in first
 
 
 def test_both_servers_have_matching_limits() -> None:
@@ -212,7 +254,7 @@ def test_secrets_are_in_no_file() -> None:
     for path in ROOT.glob("*compose*.yml"):
         for line in path.read_text().splitlines():
             key, _, text = line.strip().partition(":")
-            if key in ("HF_TOKEN", "OPENAI_API_KEY", "GRAFANA_PASSWORD"):
+            if key in ("HF_TOKEN", "OPENAI_API_KEY", "GRAFANA_PASSWORD", "LOADGEN_API_TOKEN"):
                 assert text.strip() == "", f"{path.name}: {line}"
 
 

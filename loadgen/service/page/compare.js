@@ -25,14 +25,26 @@ export function showComparison(main, a, b) {
 function show(found) {
   const name = (run) => el("span", {}, el("a", { href: `#/run/${run.run_id}` }, run.label || run.run_id), ` (${run.kind}, ${when(run.started_at)})`);
   const notes = found.same_trace
-    ? "Both replayed the same trace."
+    ? "Both sent the same requests, which are compared one by one. The runs were not made at one time: what drifted between them is part of the difference, and no interval covers it."
     : "They replayed different traces: what differs may be the work, and not the target.";
   return [
     el("dl", { class: "pair" }, el("dt", {}, "a"), el("dd", {}, name(found.a)), el("dt", {}, "b"), el("dd", {}, name(found.b))),
     el("p", { class: found.same_trace ? null : "notice" }, notes),
     ...found.pairs.map((pair) => el("section", {}, el("h2", {}, pair.a === pair.b ? pair.a : `${pair.a} and ${pair.b}`),
+      ...paired(pair.paired),
       el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Figures of ${pair.b}` }, table(pair)))),
   ];
+}
+
+const NAMES = { output_tokens_per_s: "Output tokens/s", goodput_per_s: "Goodput", ttft_s: "TTFT", tpot_s: "TPOT", e2e_s: "E2E" };
+
+// Request by request, with how sure it is: the geometric mean of b / a.
+function paired(found) {
+  const effects = found ? [found.primary, ...found.others].filter(Boolean) : [];
+  return effects.length ? [el("ul", {}, effects.map((effect) => el("li", {},
+    el("b", {}, NAMES[effect.metric] ?? effect.metric), ` ${ratio(effect.ratio)}`,
+    effect.low === null ? ", too few for an interval" : `, between ${ratio(effect.low)} and ${ratio(effect.high)}`,
+    effect.is_shown ? ": a difference is shown" : ": no difference is shown")))] : [];
 }
 
 function table(pair) {

@@ -38,7 +38,7 @@ export function showForm(main, settings) {
   const fixed = el("div", { class: "fields", hidden: true }, input.row, output.row);
   const drawn = el("div", { class: "fields" }, count.row, rate.row, seed.row);
   const file = el("div", { class: "fields", hidden: true }, upload.row);
-  const told = el("div", { class: "told", role: "status", "aria-live": "polite", "aria-label": "What will be sent" }, el("p", {}, "…"));
+  const told = el("div", { class: "told", role: "status", "aria-live": "polite", "aria-label": "What will be sent" }, el("p", {}, "Asking what will be sent…"));
   const raw = el("pre", { tabindex: "0", "aria-label": "The request" });
   const problem = el("p", { class: "problem", role: "alert" });
   const start = el("button", { class: "primary" }, "Start");

@@ -20,8 +20,9 @@ export function showList(main) {
     return el("p", {}, el("label", { for: `by-${name}` }, title), field);
   };
   const label = el("input", { id: "by-label", type: "search", oninput: () => change("label", label.value) });
-  const compare = el("button", { type: "button", onclick: openComparison }, "Compare two");
-  const body = el("tbody");
+  const compare = el("button", { type: "button", onclick: openComparison }, "Compare");
+  // A phone shows a row as a block, which would take a table's meaning from it: roles give it back.
+  const body = el("tbody", { role: "rowgroup" });
   const none = el("p", { class: "notice", hidden: true });
   const pages = el("p", { class: "pages" });
   const problem = el("p", { class: "problem", role: "alert" });
@@ -35,9 +36,9 @@ export function showList(main) {
       compare),
     problem,
     el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of runs" },
-      el("table", { class: "runs" },
-        el("thead", {}, el("tr", {}, ["", "Run", "State", "Verdict", "Targets", "Output tokens/s", "TTFT p50, ms"].map((title, place) =>
-          el("th", { scope: "col", class: place > 4 ? "figure" : null }, title || el("span", { class: "unseen" }, "Compare"))))),
+      el("table", { class: "runs", role: "table" },
+        el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, ["", "Run", "State", "Verdict", "Targets", "Output tokens/s", "TTFT p50, ms"].map((title, place) =>
+          el("th", { scope: "col", role: "columnheader", class: place > 4 ? "figure" : null }, title || el("span", { class: "unseen" }, "Compare"))))),
         body)),
     none, pages);
 
@@ -55,7 +56,7 @@ export function showList(main) {
 
   function tellChoice() {
     compare.disabled = chosen.size !== 2;
-    compare.textContent = `Compare two (${chosen.size} chosen)`;
+    compare.textContent = `Compare (${chosen.size} of 2)`;
   }
 
   async function refresh() {
@@ -96,15 +97,16 @@ export function showList(main) {
       onchange: () => { box.checked ? chosen.add(run.id) : chosen.delete(run.id); tellChoice(); } });
     box.checked = chosen.has(run.id);
     const each = (values, digits) => run.targets.map((target) => el("div", {}, number(values[target], digits)));
-    return el("tr", {},
-      el("td", { class: "choose" }, box),
-      el("th", { scope: "row", "data-title": "Run" }, el("a", { id: `open-${run.id}`, href: `#/run/${run.id}` }, name),
+    const cell = (title, ...inside) => el("td", { role: "cell", "data-title": title }, ...inside);
+    return el("tr", { role: "row" },
+      el("td", { role: "cell", class: "choose" }, box),
+      el("th", { scope: "row", role: "rowheader", "data-title": "Run" }, el("a", { id: `open-${run.id}`, href: `#/run/${run.id}` }, name),
         el("small", {}, `${run.kind} · ${when(run.created_at)}${run.keep ? " · kept" : ""}`)),
-      el("td", { "data-title": "State" }, badge(run.state), place >= 0 ? el("small", {}, `${place + 1}. in line`) : null),
-      el("td", { "data-title": "Verdict" }, run.verdict && run.state !== "running" ? badge(run.verdict) : "–"),
-      el("td", { "data-title": "Targets" }, run.targets.map((target) => el("div", {}, target))),
-      el("td", { class: "figure", "data-title": "Output tokens/s" }, each(run.output_tokens_per_s, 1)),
-      el("td", { class: "figure", "data-title": "TTFT p50, ms" }, each(run.ttft_p50_ms, 1)));
+      cell("State", badge(run.state), place >= 0 ? el("small", {}, `${place + 1}. in line`) : null),
+      cell("Verdict", run.verdict && run.state !== "running" ? badge(run.verdict) : "–"),
+      cell("Targets", run.targets.map((target) => el("div", {}, target))),
+      el("td", { role: "cell", class: "figure", "data-title": "Output tokens/s" }, each(run.output_tokens_per_s, 1)),
+      el("td", { role: "cell", class: "figure", "data-title": "TTFT p50, ms" }, each(run.ttft_p50_ms, 1)));
   }
 
   tellChoice();

@@ -2,7 +2,6 @@
 
 import { el, number, svg } from "./dom.js";
 
-const WIDTH = 480;
 const HEIGHT = 150;
 const LEFT = 52;
 const RIGHT = 10;
@@ -11,25 +10,28 @@ const BOTTOM = 22;
 const DASHES = ["", "6 3", "2 3", "8 3 2 3"];
 
 export class Plot {
-  constructor(title, unit, key, digits = 0) {
+  constructor(title, key, digits = 0) {
     this.title = title;
-    this.unit = unit;
     this.key = key;
     this.digits = digits;
     this.now = el("span", { class: "now" }, "–");
     this.picture = svg("svg", {
-      viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
+      height: HEIGHT,
       role: "img",
       "aria-label": `${title}, no value yet`,
     });
     this.element = el("figure", { class: "plot" },
-      el("figcaption", {}, el("span", {}, unit ? `${title}, ${unit}` : title), this.now), this.picture);
+      el("figcaption", {}, el("span", {}, title), this.now), this.picture);
     this.waits = false;
+    this.points = [];
+    new ResizeObserver(() => this.points.length && this.draw(this.points, this.names, this.isOver)).observe(this.element);
   }
 
   // points: [{t, targets: {name: {key: value}}}]; names in the order of the run's targets.
-  draw(points, names) {
+  // Of a run that is over, the last values are not told: they are of its last seconds, and no result.
+  draw(points, names, isOver) {
     this.points = points;
+    this.isOver = isOver;
     this.names = names;
     if (this.waits) return;
     this.waits = true;
@@ -40,20 +42,22 @@ export class Plot {
   }
 
   redraw() {
+    const width = this.picture.clientWidth || 480; // one unit is one pixel, so that words stay readable
+    this.picture.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     const until = Math.max(1, ...this.points.slice(-1).map((point) => point.t));
     let most = 0;
     for (const point of this.points) {
       for (const name of this.names) most = Math.max(most, point.targets[name]?.[this.key] ?? 0);
     }
     const top = ceiling(most);
-    const x = (t) => LEFT + (t / until) * (WIDTH - LEFT - RIGHT);
+    const x = (t) => LEFT + (t / until) * (width - LEFT - RIGHT);
     const y = (value) => HEIGHT - BOTTOM - (value / top) * (HEIGHT - TOP - BOTTOM);
     const parts = [0, 0.5, 1].flatMap((share) => [
-      svg("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(top * share), y2: y(top * share) }),
+      svg("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(top * share), y2: y(top * share) }),
       svg("text", { class: "tick", x: LEFT - 6, y: y(top * share) + 4, "text-anchor": "end" }, short(top * share)),
     ]);
     parts.push(svg("text", { class: "tick", x: LEFT, y: HEIGHT - 6 }, "0 s"));
-    parts.push(svg("text", { class: "tick", x: WIDTH - RIGHT, y: HEIGHT - 6, "text-anchor": "end" }, `${number(until)} s`));
+    parts.push(svg("text", { class: "tick", x: width - RIGHT, y: HEIGHT - 6, "text-anchor": "end" }, `${number(until)} s`));
     const told = [];
     this.names.forEach((name, place) => {
       const line = path(this.points, name, this.key, x, y);
@@ -63,9 +67,10 @@ export class Plot {
     });
     this.picture.replaceChildren(...parts);
     const words = told.map(([name, value]) => `${name} ${number(value, this.digits)}`);
-    this.picture.setAttribute("aria-label", `${this.title}, ${this.unit || "requests"}: ${words.join(", ")}`);
+    this.picture.setAttribute("aria-label", `${this.title}: ${words.join(", ")}`);
     this.now.replaceChildren(...told.map(([name, value, place]) =>
-      el("span", { class: `key target-${place % 4}` }, told.length > 1 ? `${name} ` : "", el("b", {}, number(value, this.digits)))));
+      el("span", { class: `key target-${place % 4}` }, told.length > 1 ? `${name} ` : "",
+        this.isOver ? "" : el("b", {}, number(value, this.digits)))));
   }
 }
 

@@ -11,6 +11,7 @@ export function showRun(main, id) {
   let names = [];
   let source = null;
   let isGone = false;
+  let hasEnded = false;
 
   const title = el("h1", { tabindex: "-1" }, id);
   const facts = el("p", { class: "facts" });
@@ -22,17 +23,17 @@ export function showRun(main, id) {
   const keep = el("button", { type: "button", hidden: true, onclick: keepRun }, "Keep");
   const results = el("section", { "aria-label": "Results" });
   const plots = [
-    new Plot("Output tokens", "a second", "tokens_per_s"),
-    new Plot("Time to first token, p50", "ms", "ttft_p50_ms", 1),
-    new Plot("In flight", "requests", "in_flight"),
-    new Plot("Failed so far", "requests", "failed"),
+    new Plot("Output tokens/s", "tokens_per_s"),
+    new Plot("TTFT p50, ms", "ttft_p50_ms", 1),
+    new Plot("Requests in flight", "in_flight"),
+    new Plot("Requests failed so far", "failed"),
   ];
+  const pictures = el("section", { class: "plots", "aria-label": "Plots over the run's seconds" }, plots.map((plot) => plot.element));
   main.replaceChildren(
     el("p", {}, el("a", { href: "#/" }, "← Runs")),
     el("div", { class: "title" }, title, el("div", { class: "actions" }, keep, stop)),
     el("p", { class: "state" }, state), facts, problem, bar, counts,
-    el("section", { class: "plots", "aria-label": "Plots over the run's seconds" }, plots.map((plot) => plot.element)),
-    results);
+    pictures, results);
 
   async function stopRun() {
     try {
@@ -60,7 +61,8 @@ export function showRun(main, id) {
   }
 
   function tellState(word, verdict) {
-    const hasEnded = !["queued", "running"].includes(word);
+    hasEnded = !["queued", "running"].includes(word);
+    if (hasEnded) pictures.hidden = !points.length;
     state.replaceChildren(badge(word), " ", hasEnded && verdict ? badge(verdict) : "");
     stop.hidden = hasEnded;
   }
@@ -116,7 +118,8 @@ export function showRun(main, id) {
 
   function draw() {
     const known = names.length ? names : Object.keys(points.at(-1)?.targets ?? {});
-    for (const plot of plots) plot.draw(points, known);
+    pictures.hidden = false;
+    for (const plot of plots) plot.draw(points, known, hasEnded);
   }
 
   function watch() {
@@ -141,6 +144,8 @@ export function showRun(main, id) {
     source.addEventListener("end", async (event) => {
       source.close();
       const told = JSON.parse(event.data);
+      hasEnded = true;
+      if (points.length) draw();
       say(`The run is ${told.state}${told.verdict ? `, verdict ${told.verdict}` : ""}.`);
       await load();
     });
@@ -155,7 +160,8 @@ function missing(run) {
   if (run.requests !== null) {
     return [el("p", {}, "Its results have not been made yet. ", el("a", { href: `/api/runs/${run.id}/report`, target: "_blank", rel: "noopener" }, "Make the report"))];
   }
-  return run.log ? [el("h2", {}, "What it printed"), el("pre", {}, run.log)] : [];
+  const printed = run.log.trim();
+  return printed && printed !== `loadgen: ${run.error}` ? [el("h2", {}, "What it printed"), el("pre", {}, printed)] : [];
 }
 
 const ROWS = [

@@ -1,0 +1,260 @@
+"""The page in a real browser: start, watch, stop, compare, report; by keyboard, by axe, on a phone.
+
+Needs Chromium (Debian's package `chromium`), which CI installs; without one, these tests skip.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
+
+from tests.service.conftest import TOKEN, Serving, service
+
+pytestmark = pytest.mark.slow
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
+)
+WIDE: ViewportSize = {"width": 1280, "height": 900}
+PHONE: ViewportSize = {"width": 400, "height": 800}
+SHOTS = os.environ.get("LOADGEN_SCREENSHOTS")
+"""A folder that screenshots are written to, for people to look at."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Headless Chromium."""
+    if not CHROMIUM:
+        pytest.skip("no Chromium on PATH: apt-get install chromium")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser: Browser, serving: Serving) -> Iterator[Page]:
+    """A page of the service; what its console says, or its policy refuses, fails the test."""
+    context = browser.new_context(viewport=WIDE, base_url=serving.url)
+    opened = context.new_page()
+    said: list[str] = []
+    opened.on("console", lambda message: said.append(message.text))
+    opened.on("pageerror", lambda error: said.append(str(error)))
+    yield opened
+    context.close()
+    assert [text for text in said if "422" not in text and "403" not in text] == []
+
+
+@pytest.fixture(scope="module")
+def two(serving: Serving, quick: str, slow: str) -> list[str]:
+    """Two runs that have finished, of two targets each."""
+    ids = []
+    for seed in (1, 2):
+        answer = serving.post(
+            kind="compare",
+            targets=[{"name": "static", "base_url": slow}, {"name": "vllm", "base_url": quick}],
+            generate={
+                "num_prompts": 30, "request_rate": 15, "output_len": 6, "input_len": 5,
+                "seed": seed,
+            },
+            compare={"blocks": 2},
+            output={"label": f"two targets, seed {seed}", "goodput": {"ttft": 40}},
+        )  # fmt: skip
+        ids.append(serving.wait(answer.json()["id"], limit_s=120)["id"])
+    return ids
+
+
+def test_from_the_form_to_the_report(page: Page, serving: Serving, quick: str) -> None:
+    """A run is filled in, told, started, watched to its end, and its report read."""
+    page.goto("/")
+    page.get_by_role("link", name="New run").last.click()
+    expect(page.get_by_role("heading", name="New run")).to_be_focused()
+    page.get_by_label("Endpoint", exact=True).fill(quick)
+    page.get_by_label("fixed lengths").check()
+    page.get_by_label("Requests", exact=True).fill("150")
+    page.get_by_label("Arrivals a second").fill("30")
+    page.get_by_label("Prompt tokens").fill("6")
+    page.get_by_label("Output tokens").fill("7")
+    page.get_by_label("Label").fill("from the page <b>")
+    told = page.get_by_role("status", name="What will be sent")
+    expect(told).to_contain_text(
+        f"Will send 150 requests (and 1 of warm-up) to {quick}", timeout=20_000
+    )
+    expect(told).to_contain_text("1,050 output tokens")
+    page.get_by_role("button", name="Start").click()
+    expect(page.get_by_role("heading", name="from the page <b>")).to_be_visible()
+    plots = page.get_by_role("img")
+    expect(plots).to_have_count(4)
+    expect(plots.first).to_have_attribute("aria-label", re.compile(r"target [1-9]"), timeout=20_000)
+    expect(page.locator(".counts")).to_contain_text("of 150 requests")
+    expect(page.locator(".state")).to_contain_text("finished", timeout=60_000)
+    expect(page.get_by_role("heading", name="Results")).to_be_visible()
+    expect(page.get_by_role("row", name="Requests ok 150")).to_be_visible()
+    with page.expect_popup() as popup:
+        page.get_by_role("link", name="Report", exact=True).click()
+    expect(popup.value.get_by_role("heading", level=1)).to_contain_text("from the page <b>")
+
+
+def test_plots_move_while_it_runs(page: Page, serving: Serving, quick: str) -> None:
+    """Several times a second, without a scroll and without the page being asked again."""
+    run_id = serving.start(quick, requests=400, rate=50)
+    serving.wait_for_records(run_id, 5)
+    page.goto(f"/#/run/{run_id}")
+    line = page.locator("path.line").first
+    expect(line).to_have_attribute("d", re.compile(r"L.*L"), timeout=20_000)
+    seen = set()
+    for _ in range(8):
+        seen.add(line.get_attribute("d"))
+        page.wait_for_timeout(250)
+    assert len(seen) >= 4
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator(".state")).to_contain_text("stopped", timeout=30_000)
+    assert serving.get(run_id)["state"] == "stopped"
+
+
+def test_a_run_is_stopped_from_the_page(page: Page, serving: Serving, slow: str) -> None:
+    """Stop drains; its second press cuts off; the page says so to a screen reader."""
+    run_id = serving.start(slow, requests=500, rate=20, tokens=100)
+    page.goto(f"/#/run/{run_id}")
+    expect(page.locator(".counts")).to_contain_text("in flight", timeout=30_000)
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator("#said")).to_contain_text("Stopping")
+    page.get_by_role("button", name="Cut off what is in flight").click()
+    expect(page.locator(".state")).to_contain_text("stopped", timeout=60_000)
+
+
+def test_two_runs_are_compared_from_the_list(page: Page, two: list[str]) -> None:
+    """Two ticks and a button; each figure of both, and b / a."""
+    page.goto("/")
+    button = page.get_by_role("button", name=re.compile(r"Compare \("))
+    expect(button).to_be_disabled()
+    for seed in (1, 2):
+        page.get_by_role("checkbox", name=f"Compare two targets, seed {seed}").check()
+    button.click()
+    expect(page.get_by_role("heading", name="Two runs compared")).to_be_visible()
+    expect(page.get_by_role("heading", name="vllm")).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("different traces")).to_be_visible()
+    row = page.get_by_role("row", name=re.compile("TTFT p50, ms"))
+    expect(row.first).to_contain_text("×")
+
+
+def test_the_list_is_filtered(page: Page, two: list[str]) -> None:
+    """By label, state and verdict, without a reload."""
+    page.goto("/")
+    rows = page.locator("tbody").get_by_role("row")
+    page.get_by_label("Label").fill("seed 2")
+    expect(rows).to_have_count(1)
+    page.get_by_label("State").select_option("queued")
+    expect(rows).to_have_count(0)
+    expect(page.get_by_text("No run is like that.")).to_be_visible()
+
+
+def test_what_is_wrong_is_told(page: Page) -> None:
+    """A target that may not be asked: the form says so before anything is sent."""
+    page.goto("/#/new")
+    page.get_by_label("Endpoint", exact=True).fill("http://169.254.169.254/")
+    told = page.get_by_role("status", name="What will be sent")
+    expect(told).to_contain_text("no load test may reach", timeout=20_000)
+    page.get_by_role("button", name="Start").click()
+    expect(page.get_by_role("alert")).to_contain_text("no load test may reach")
+
+
+def test_by_keyboard_alone(page: Page, two: list[str]) -> None:
+    """Tab and Enter lead from the skip link to a run and its report."""
+    page.goto("/")
+    expect(page.locator("tbody").get_by_role("row").first).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+    page.keyboard.press("Enter")
+    reached = None
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        reached = page.evaluate("document.activeElement.getAttribute('href')")
+        if reached and reached.startswith("#/run/"):
+            break
+    assert reached is not None
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_be_focused()
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "Report":
+            return
+    raise AssertionError("the report is not reached")
+
+
+def test_a_key_is_sent_and_forgotten(page: Page, serving: Serving, quick: str) -> None:
+    """The field is emptied, and the request that is shown never holds it."""
+    page.goto("/#/new")
+    page.get_by_label("Endpoint", exact=True).fill(quick)
+    page.get_by_label("Requests", exact=True).fill("2")
+    page.get_by_label("Arrivals a second").fill("100")
+    page.get_by_label("API key").fill("sk-canary-of-the-page")
+    assert "sk-canary" not in page.content()
+    page.get_by_role("button", name="Start").click()
+    expect(page.locator(".state")).to_contain_text("finished", timeout=60_000)
+    assert "sk-canary" not in page.content()
+    for file in serving.runs.rglob("*"):
+        assert not file.is_file() or b"sk-canary-of-the-page" not in file.read_bytes(), file
+
+
+PARTS = ("list", "new", "run", "compare", "failed")
+
+
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(
+    browser: Browser, serving: Serving, two: list[str], size: ViewportSize, scheme: Any
+) -> None:
+    """On every part of the page, wide and narrow, light and dark; nothing scrolls sideways."""
+    failed = serving.start("http://127.0.0.1:9", load={"ready_timeout": 0})
+    serving.wait(failed)
+    hashes = {
+        "list": "#/",
+        "new": "#/new",
+        "run": f"#/run/{two[0]}",
+        "compare": f"#/compare/{two[0]}/{two[1]}",
+        "failed": f"#/run/{failed}",
+    }
+    context = browser.new_context(viewport=size, color_scheme=scheme, base_url=serving.url)
+    opened = context.new_page()
+    for part in PARTS:
+        opened.goto("about:blank")
+        opened.goto(f"/{hashes[part]}")
+        expect(opened.get_by_role("heading", level=1)).to_be_visible()
+        opened.wait_for_load_state("networkidle") if part in ("list", "compare") else None
+        opened.wait_for_timeout(1500)
+        if SHOTS:
+            name = f"{part}-{size['width']}-{scheme}.png"
+            opened.screenshot(path=Path(SHOTS) / name, full_page=True)
+        violations = Axe().run(opened).response["violations"]
+        assert [(v["id"], v["nodes"][0]["html"]) for v in violations] == [], part
+        width = opened.evaluate("document.documentElement.scrollWidth")
+        assert width <= size["width"], part
+    context.close()
+
+
+def test_the_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
+    """Without the cookie the page is its login; the wrong token is told, the right one opens."""
+    with service(tmp_path / "runs", LOADGEN_API_TOKEN=TOKEN) as found:
+        context = browser.new_context(base_url=found.url)
+        opened = context.new_page()
+        opened.goto("/")
+        field = opened.get_by_label("LOADGEN_API_TOKEN")
+        field.fill("not the token, by far")
+        opened.get_by_role("button", name="Open").click()
+        expect(opened.get_by_role("alert")).to_contain_text("not the token")
+        assert Axe().run(opened).response["violations"] == []
+        field.fill(TOKEN)
+        opened.get_by_role("button", name="Open").click()
+        expect(opened.get_by_role("heading", name="Runs")).to_be_visible()
+        assert opened.evaluate("document.cookie") == ""
+        assert TOKEN not in opened.content()
+        context.close()
