@@ -9,8 +9,6 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-
 from loadgen.report.facts import facts_of
 from loadgen.report.figures import (
     CONFIDENCE,
@@ -22,17 +20,14 @@ from loadgen.report.figures import (
     successes_of,
 )
 from loadgen.report.formulas import FORMULAS, formula_of
+from loadgen.report.pages import templates
 from loadgen.report.plots import draw_all
 from loadgen.report.toy import toys_of
 
 if TYPE_CHECKING:
     from loadgen.report.result import Result
 
-_TEMPLATES = Environment(
-    loader=PackageLoader("loadgen.report", "."),
-    autoescape=select_autoescape(default=True, default_for_string=True),
-    undefined=StrictUndefined,
-)
+_TEMPLATES = templates()
 
 
 def render_html(result: Result) -> str:
