@@ -174,7 +174,7 @@ def draw(
             "y": _axis(y, values),
             "color": by_target | {"scale": domain | {"range": _some(PALETTE, names)}},
         },
-        "layer": [*layers, *hover, own],
+        "layer": [*layers, own, *hover],
         "config": CONFIG,
     }
     columns = [(x[0], x[1].removesuffix(" (log)")), (y[0], y[1].removesuffix(" (log)")), *more]
@@ -215,7 +215,7 @@ def _axis(axis: Axis, values: Sequence[dict[str, Any]]) -> dict[str, Any]:
     encoding = {"field": field, "type": "quantitative", "title": title, "scale": scale}
     if scale.get("type") == "log":
         at = [row[field] for row in values] + scale.get("domain", [])
-        ticks = log_ticks(min(at), max(at))
+        ticks = log_ticks(min(at), max(at), scale.get("base", 10))
         encoding["axis"] = {
             "values": ticks,
             "tickCount": len(ticks),  # else Vega drops some of them
@@ -224,10 +224,16 @@ def _axis(axis: Axis, values: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return encoding
 
 
-def log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten from `low` to `high`; of many, the powers alone."""
+def log_ticks(low: float, high: float, base: int = 10) -> list[float]:
+    """1, 2 and 5 times powers of ten from `low` to `high`; of many, the powers alone.
+
+    Of base 2, its powers.
+    """
     if not 0 < low <= high:
         return []
+    if base == 2:
+        powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
+        return [2.0**power for power in powers][-_MOST_TICKS:]
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in ((1, 2, 5), (1, 3), (1,)):
         ticks = [float(f"{step}e{power}") for power in powers for step in steps]

@@ -80,9 +80,9 @@ def test_colours_stand_out(colour: str, page: str) -> None:
 def test_targets_differ_without_colour() -> None:
     """Lines have dashes and dots have shapes of their own, as many as there are colours."""
     for plot in draw_all({"a": GOOD, "b": GOOD}):
-        own = plot.spec["layer"][-1]["encoding"]
-        if plot.spec["layer"][-1]["mark"]["type"] in ("line", "point"):
-            looks = own.get("strokeDash") or own["shape"]
+        (own,) = (own for own in plot.spec["layer"] if own.get("name") in ("marks", "dots"))
+        if own["mark"]["type"] in ("line", "point"):
+            looks = own["encoding"].get("strokeDash") or own["encoding"]["shape"]
             assert looks["scale"]["domain"] == ["a", "b"]
             assert looks["scale"]["range"][0] != looks["scale"]["range"][1]
     assert len(look.PALETTE) == len(look.DASHES) == len(look.SHAPES)
