@@ -261,7 +261,7 @@ def record_of(
         prompt_tokens_served=shot.prompt_tokens,
         output_tokens_asked=shot.output_tokens,
         output_tokens_served=len(times_s),
-        token_source=TokenSource.USAGE,
+        token_source=TokenSource.CONTINUOUS_USAGE,
         outcome=Outcome.OK,
         finish_reason="length",
     )

@@ -134,6 +134,12 @@ def test_lanes_hold_one_request_at_a_time() -> None:
     assert max(row["y"] for row in rows) == 4
 
 
+def test_ticks_of_batch_sizes_are_powers_of_two() -> None:
+    """On an axis of base 2."""
+    assert draw.log_ticks(1, 64, base=2) == [1, 2, 4, 8, 16, 32, 64]
+    assert draw.log_ticks(3, 5, base=2) == [4]
+
+
 @pytest.mark.parametrize(("low", "high"), [(0.01, 9.0), (1, 1), (3.0, 3.5), (1e-6, 1e9), (10, 300)])
 def test_log_ticks(low: float, high: float) -> None:
     """Round numbers within the range, never many."""

@@ -14,7 +14,7 @@ from loadgen.report.draw import Plot, draw
 PREFILL: Final = "prefill"
 DECODE: Final = "decode"
 WASTED: Final = "ended, slot held"
-_USES: Final = {WASTED: ([3, 2], 6), PREFILL: ([1, 0], 9), DECODE: ([1, 0], 6)}
+_USES: Final = {WASTED: ([3, 2], 6), PREFILL: ([1, 0], 9), DECODE: ([1, 0], 7)}
 """What a slot is held for, as `sim/slots.py` writes it; dash and height of its bars."""
 _SLOT_PX: Final = 10
 _FRAME_PX: Final = 90
@@ -45,7 +45,8 @@ def _slots(name: str, rows: Sequence[Mapping[str, Any]], end: float, unit: str) 
         spent[row["target"]] = spent.get(row["target"], 0.0) + row["end"] - row["t"]
     count = max((row["y"] for row in values), default=1)
     last = max((row["end"] for row in values), default=0.0)
-    scale = {"domain": list(_USES), "range": [height for _, height in _USES.values()]}
+    scale: dict[str, Any] = {"type": "ordinal", "domain": list(_USES)}
+    scale["range"] = [height for _, height in _USES.values()]
     heights = {"field": "target", "type": "nominal", "legend": None, "scale": scale}
     requests = len({row["row"] for row in values})
     return draw(
