@@ -90,7 +90,7 @@ def _latencies(
         x=("t", x[0], {"zero": True}),
         y=("y", "latency, ms (log)", {"type": "log", "nice": False}),
         coding=_IN_ORDER,
-        layers=_knee(knee, x),
+        layers=_knee(knee, x, points),
         heading="latency",
     )
 
@@ -118,21 +118,27 @@ def _line(
         x=("t", x[0], {"zero": True}),
         y=("y", y[0], {"zero": True}),
         coding=_IN_ORDER,
-        layers=[*_knee(knee, x), *layers],
+        layers=[*_knee(knee, x, points), *layers],
         heading="line",
     )
 
 
-def _knee(knee: Point | None, x: Side) -> list[dict[str, Any]]:
-    """A rule from the bottom to the top, and its name."""
+def _knee(knee: Point | None, x: Side, points: Sequence[Point]) -> list[dict[str, Any]]:
+    """A rule from the bottom to the top, and its name on the side where there is room."""
     at = None if knee is None else x[1](knee)
     if at is None:
         return []
+    is_left = 2 * at < max(x[1](point) or 0.0 for point in points)
+    side = {"align": "left", "dx": 5} if is_left else {"align": "right", "dx": -5}
+    text = {"type": "text", "text": "knee", "baseline": "top", "fontSize": 12, "aria": False}
     rule = rule_at(at, "x")
-    text = {"type": "text", "text": "knee", "align": "left", "baseline": "top", "dx": 5}
-    beside = {"y": {"value": 2}}
-    name = {"mark": text | {"fontSize": 12, "color": "currentColor", "aria": False}}
-    return [rule, rule | name | {"name": "knee", "encoding": rule["encoding"] | beside}]
+    name = {
+        "name": "knee",
+        "data": rule["data"],
+        "mark": text | side | {"color": "currentColor"},
+        "encoding": rule["encoding"] | {"y": {"value": 2}},
+    }
+    return [rule, name]
 
 
 def _with_knee(caption: str, knee: Point | None) -> str:
