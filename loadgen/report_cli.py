@@ -21,7 +21,7 @@ from loadgen.report import Result, read_result, rebuild
 from loadgen.report.csv_rows import write_csv
 from loadgen.report.gates import as_junit, as_markdown
 from loadgen.report.markdown import result_as_markdown
-from loadgen.report.plots import draw_all
+from loadgen.report.plots import draw_run
 from loadgen.report.schema import NAMES, schema_of
 from loadgen.report.table import write_parquet
 from loadgen.report.text import print_result
@@ -90,7 +90,7 @@ def _export(arguments: argparse.Namespace) -> int:
 def _write_plots(arguments: argparse.Namespace) -> int:
     """Each plot of a run as a file, numbered in the report's order."""
     kind = arguments.format or "svg"
-    plots = draw_all(read_result(read_run(arguments.run_directory)).columns)
+    plots = draw_run(read_result(read_run(arguments.run_directory)))
     folder = arguments.plots
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import orjson
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from loadgen.archive import read_header
 from loadgen.capacity import CONFIDENCE, Found, Goal, Trial
@@ -22,14 +21,11 @@ from loadgen.journal import write_whole
 from loadgen.knee import Knee
 from loadgen.points import Axis, Point, knee_in
 from loadgen.report.curve_plots import draw_curves
+from loadgen.report.pages import templates
 
 SCHEMA_VERSION: Final = 1
 DASH: Final = "-"
-_TEMPLATES: Final = Environment(
-    loader=PackageLoader("loadgen.report", "."),
-    autoescape=select_autoescape(default=True, default_for_string=True),
-    undefined=StrictUndefined,
-)
+_TEMPLATES: Final = templates()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,20 +113,24 @@ def draw(
     coding: dict[str, Any] | None = None,
     layers: Sequence[dict[str, Any]] = (),
     more: Sequence[tuple[str, str]] = (),
+    dashes: Sequence[list[int]] = (),
+    heading: str = "target",
     height: int = _HEIGHT,
 ) -> Plot | None:
     """A plot of rows that hold `target` and the fields of x and y; None where there are none.
 
     One colour, and one dash or shape, for each of `names`. `coding` joins the mark's encoding;
     `layers` are further Vega-Lite layers on the same rows, drawn beneath; `more` are (field, title)
-    of further columns of the table. A row's `hover` is its title for a mouse; else x and y are.
+    of further columns of the table, whose first one has that `heading`. A row's `hover` is its
+    title for a mouse; else x and y are. Lines have dashes of their own; bars, where they are given.
     """
     if not values:
         return None
     for row in values:
         row.setdefault("hover", f"{row['target']}: {_told(row, x)}, {_told(row, y)}")
     present = list(dict.fromkeys(row["target"] for row in values))
-    legend = LEGEND | (OF_LINES if mark["type"] == "line" else {})
+    dashes = dashes or (DASHES if mark["type"] == "line" else ())
+    legend = LEGEND | (OF_LINES if dashes else {})
     legend |= {"values": present, "columns": legend_columns(present, _WIDE)}
     by_target = {
         "field": "target",
@@ -138,9 +142,10 @@ def draw(
     described = {"field": "hover", "type": "nominal"}
     own = {"name": "marks", "mark": mark, "encoding": coding}
     hover: list[dict[str, Any]] = []
+    if dashes:
+        coding["strokeDash"] = by_target | {"scale": domain | {"range": _some(dashes, names)}}
     if mark["type"] == "line":
         own["mark"] = mark | {"aria": False}  # a line has many values, and Vega would tell one
-        coding["strokeDash"] = by_target | {"scale": domain | {"range": _some(DASHES, names)}}
         shown = _fewer(values, _MOST_HOVERS)
         spot = {"type": "point", "shape": "square", "size": 220, "filled": True, "opacity": 0}
         hover = [
@@ -169,7 +174,7 @@ def draw(
             "y": _axis(y, values),
             "color": by_target | {"scale": domain | {"range": _some(PALETTE, names)}},
         },
-        "layer": [*layers, *hover, own],
+        "layer": [*layers, own, *hover],
         "config": CONFIG,
     }
     columns = [(x[0], x[1].removesuffix(" (log)")), (y[0], y[1].removesuffix(" (log)")), *more]
@@ -177,7 +182,7 @@ def draw(
         (str(row["target"]), *(f"{row[field]:.4g}" for field, _ in columns))
         for row in _fewer(values, _MOST_ROWS)
     )
-    named = ("target", *(name for _, name in columns))
+    named = (heading, *(name for _, name in columns))
     return Plot(title, caption, named, tuple(rows), spec)
 
 
@@ -188,11 +193,11 @@ def nice_bin(span_s: float) -> float:
     return next(step * scale for step in (1, 2, 5, 10) if step * scale >= least)
 
 
-def rule_at(y: float) -> dict[str, Any]:
-    """A layer: a line across, at `y`."""
+def rule_at(at: float, across: str = "y") -> dict[str, Any]:
+    """A layer: a line at that value of y, or of `x`."""
     return {
         "name": "rule",
-        "data": {"values": [{"at": y}]},
+        "data": {"values": [{"at": at}]},
         "mark": {
             "type": "rule",
             "color": "currentColor",
@@ -200,7 +205,8 @@ def rule_at(y: float) -> dict[str, Any]:
             "opacity": 0.7,
             "aria": False,
         },
-        "encoding": {"x": None, "y": {"field": "at", "type": "quantitative"}, "color": None},
+        "encoding": {"x": None, "y": None, "color": None}
+        | {across: {"field": "at", "type": "quantitative"}},
     }
 
 
@@ -209,7 +215,7 @@ def _axis(axis: Axis, values: Sequence[dict[str, Any]]) -> dict[str, Any]:
     encoding = {"field": field, "type": "quantitative", "title": title, "scale": scale}
     if scale.get("type") == "log":
         at = [row[field] for row in values] + scale.get("domain", [])
-        ticks = log_ticks(min(at), max(at))
+        ticks = log_ticks(min(at), max(at), scale.get("base", 10))
         encoding["axis"] = {
             "values": ticks,
             "tickCount": len(ticks),  # else Vega drops some of them
@@ -218,10 +224,16 @@ def _axis(axis: Axis, values: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return encoding
 
 
-def log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten from `low` to `high`; of many, the powers alone."""
+def log_ticks(low: float, high: float, base: int = 10) -> list[float]:
+    """1, 2 and 5 times powers of ten from `low` to `high`; of many, the powers alone.
+
+    Of base 2, its powers.
+    """
     if not 0 < low <= high:
         return []
+    if base == 2:
+        powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
+        return [2.0**power for power in powers][-_MOST_TICKS:]
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in ((1, 2, 5), (1, 3), (1,)):
         ticks = [float(f"{step}e{power}") for power in powers for step in steps]

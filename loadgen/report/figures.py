@@ -62,8 +62,10 @@ def columns_of(summaries: dict[str, Summary]) -> list[str]:
     return [*names, *(f"{name} / {names[0]}" for name in names[1:])]
 
 
-def rows_of(summaries: dict[str, Summary], percentiles: Sequence[float]) -> list[Row]:
-    """The table's rows, in the order in which one reads them."""
+def rows_of(
+    summaries: dict[str, Summary], percentiles: Sequence[float], ms: float = 1000.0
+) -> list[Row]:
+    """The table's rows, in the order in which one reads them; `ms`: what a second is told as."""
     names = list(summaries)
     headline = {name: figures(summary) for name, summary in summaries.items()}
     ratios = [ratio_of(headline[name], headline[names[0]]) for name in names[1:]]
@@ -93,7 +95,7 @@ def rows_of(summaries: dict[str, Summary], percentiles: Sequence[float]) -> list
                 Row(
                     f"{title} {part}, ms",
                     (
-                        *(_cell(value, "{:,.1f}", 1000) for value in values),
+                        *(_cell(value, "{:,.1f}", ms) for value in values),
                         *(_ratio_cell(ratio[key].get(part)) for ratio in ratios),
                     ),
                     starts_group=part == "mean",
@@ -111,16 +113,19 @@ def rows_of(summaries: dict[str, Summary], percentiles: Sequence[float]) -> list
                     starts_group=key == GOODPUT[0][1],
                 )
             )
-    rows += _from_due_rows(summaries, percentiles)
+    rows += _from_due_rows(summaries, percentiles, ms)
     rows.append(_prompt_row(summaries, len(ratios)))
     return rows
 
 
 def answer_of(
-    summaries: dict[str, Summary], paired: dict[str, Comparison], gain: GainSplit | None = None
+    summaries: dict[str, Summary],
+    paired: dict[str, Comparison],
+    gain: GainSplit | None = None,
+    is_simulated: bool = False,
 ) -> str:
     """The result in words, for each target in `paired`: its output throughput, where the gain comes
-    from, its E2E, how sure."""
+    from, its E2E, how sure. What is simulated once is so sure that nothing is said of it."""
     names = list(summaries)
     headline = {name: figures(summary) for name, summary in summaries.items()}
     sentences = []
@@ -135,7 +140,12 @@ def answer_of(
                 "told, and a chunk may hold several tokens."
             )
         else:
-            sentences.append(_throughput_in_words(name, names[0], ratio, paired[name]))
+            sentences.append(
+                f"On this trace {name} gives {ratio:.2f}x the output of {names[0]} in the same "
+                "time; simulated, so there is no noise."
+                if is_simulated
+                else _throughput_in_words(name, names[0], ratio, paired[name])
+            )
             if gain is not None:
                 sentences.append(split_in_words(gain, CONFIDENCE))
         sentences += _latency_in_words(name, names[0], paired[name])
@@ -227,7 +237,9 @@ def successes_of(summaries: dict[str, Summary]) -> str:
     return f"Latencies are of the requests that succeeded: {', '.join(counts)}."
 
 
-def _from_due_rows(summaries: dict[str, Summary], percentiles: Sequence[float]) -> Iterator[Row]:
+def _from_due_rows(
+    summaries: dict[str, Summary], percentiles: Sequence[float], ms: float
+) -> Iterator[Row]:
     """What the trace asked for beside what was done: rates, lag, and the latencies from due."""
     rates = [
         (
@@ -240,14 +252,14 @@ def _from_due_rows(summaries: dict[str, Summary], percentiles: Sequence[float]) 
     for title, number in (("requests/s asked", 0), ("requests/s sent", 1)):
         yield Row(title, (*(rate[number] for rate in rates), *blank), starts_group=number == 0)
     lags = [_at(summary.schedule_lag_s, 99.0) for summary in summaries.values()]
-    yield Row("schedule lag p99, ms", (*(_cell(lag, "{:,.1f}", 1000) for lag in lags), *blank))
+    yield Row("schedule lag p99, ms", (*(_cell(lag, "{:,.1f}", ms) for lag in lags), *blank))
     for title, name in (("TTFT", "ttft_from_due_s"), ("E2E", "e2e_from_due_s")):
         for percentile in percentiles[-1:]:
             values = [_at(getattr(summary, name), percentile) for summary in summaries.values()]
             yield Row(
                 f"{title} from due {percentile_name(percentile)}, ms",
                 (
-                    *(_cell(value, "{:,.1f}", 1000) for value in values),
+                    *(_cell(value, "{:,.1f}", ms) for value in values),
                     *(_ratio_cell(divide(value, values[0])) for value in values[1:]),
                 ),
             )

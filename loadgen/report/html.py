@@ -9,8 +9,6 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-
 from loadgen.report.facts import facts_of
 from loadgen.report.figures import (
     CONFIDENCE,
@@ -22,40 +20,45 @@ from loadgen.report.figures import (
     successes_of,
 )
 from loadgen.report.formulas import FORMULAS, formula_of
-from loadgen.report.plots import draw_all
+from loadgen.report.pages import templates
+from loadgen.report.plots import draw_run
+from loadgen.report.simulated import (
+    counts_iterations,
+    in_iterations,
+    is_simulated,
+    simulated_of,
+)
 from loadgen.report.toy import toys_of
 
 if TYPE_CHECKING:
     from loadgen.report.result import Result
 
-_TEMPLATES = Environment(
-    loader=PackageLoader("loadgen.report", "."),
-    autoescape=select_autoescape(default=True, default_for_string=True),
-    undefined=StrictUndefined,
-)
+_TEMPLATES = templates()
 
 
 def render_html(result: Result) -> str:
     """The whole page."""
     header = result.run.header
-    names = list(result.summaries)
+    names, counted = list(result.summaries), counts_iterations(header)
     return _TEMPLATES.get_template("report.html.j2").render(
         title=header.label or " vs ".join(names),
         header=header,
         verdict=result.verdict,
         summaries=result.summaries,
         answers=[
-            answer_of(result.summaries, {other: found}, result.gain)
+            answer_of(result.summaries, {other: found}, result.gain, is_simulated(header))
             for other, found in result.paired.items()
         ],
         confidence=CONFIDENCE,
         pairs=pairs_of(result.paired, names[0]),
         columns=columns_of(result.summaries),
-        rows=rows_of(result.summaries, result.percentiles),
+        rows=rows_of(result.summaries, result.percentiles, ms=1 if counted else 1000),
+        shown=in_iterations if counted else str,
+        simulated=simulated_of(header),
         successes=successes_of(result.summaries),
         formulas=FORMULAS,
         formula_of=formula_of,
-        plots=draw_all(result.columns),
+        plots=draw_run(result),
         facts=_facts(result),
         command=shlex.join(header.command),
     )

@@ -10,6 +10,12 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from loadgen.report.figures import answer_of, columns_of, rows_of, successes_of
+from loadgen.report.simulated import (
+    counts_iterations,
+    in_iterations,
+    is_simulated,
+    simulated_of,
+)
 
 if TYPE_CHECKING:
     from loadgen.report.result import Result
@@ -36,18 +42,20 @@ def result_as_markdown(result: Result) -> str:
     header = result.run.header
     title = header.label or " vs ".join(result.summaries)
     lines = [f"### loadgen: {_plain(title)}", ""]
-    if answer := answer_of(result.summaries, result.paired, result.gain):
+    for said in simulated_of(header):
+        lines += [f"{said[0].upper()}{_plain(said[1:])}.", ""]
+    if answer := answer_of(result.summaries, result.paired, result.gain, is_simulated(header)):
         lines += [_plain(answer), ""]
     lines.append(f"**Verdict: {result.verdict.grade}**")
     lines += [
         f"- {reason.grade} {_plain(reason.target)}: {_plain(reason.text)}"
         for reason in result.verdict.reasons
     ]
-    columns = columns_of(result.summaries)
+    columns, counted = columns_of(result.summaries), counts_iterations(header)
     lines += ["", _row("", *columns), f"| --- |{' ---: |' * len(columns)}"]
     lines += [
-        _row(row.title, *row.cells)
-        for row in rows_of(result.summaries, result.percentiles)
+        _row(in_iterations(row.title) if counted else row.title, *row.cells)
+        for row in rows_of(result.summaries, result.percentiles, ms=1 if counted else 1000)
         if row.title.startswith(_SHOWN)
         and not row.title.startswith(("requests/s asked", "requests/s sent"))
     ]

@@ -21,6 +21,7 @@ from loadgen.journal import write_whole
 from loadgen.paired import Comparison, compare_paired
 from loadgen.record import SCHEMA_VERSION
 from loadgen.report.html import render_html
+from loadgen.report.simulated import Holds, read_holds
 from loadgen.report.table import write_parquet
 from loadgen.slo import Slo
 from loadgen.stats import Summary
@@ -42,6 +43,8 @@ class Result:
     percentiles: tuple[float, ...]
     slo: Slo | None
     """What --goodput asked for."""
+    held: Holds
+    """Of a simulation: who held which slot."""
 
     def as_json(self) -> dict[str, Any]:
         """The content of `summary.json`."""
@@ -88,7 +91,8 @@ def read_result(run: Run) -> Result:
     compared = others[:1] if is_split else others
     paired = {name: compare_paired(columns[first], columns[name], slo) for name in compared}
     gain = split_gain(columns) if is_split else None
-    return Result(run, columns, summaries, verdict, paired, gain, percentiles, slo)
+    held = read_holds(run.path)
+    return Result(run, columns, summaries, verdict, paired, gain, percentiles, slo, held)
 
 
 def _json(content: dict[str, Any]) -> bytes:

@@ -27,6 +27,12 @@ from loadgen.report.figures import (
     rows_of,
 )
 from loadgen.report.result import Result
+from loadgen.report.simulated import (
+    counts_iterations,
+    in_iterations,
+    is_simulated,
+    simulated_of,
+)
 from loadgen.report.toy import toys_of
 from loadgen.stats import Summary
 from loadgen.verdict import Grade, Verdict
@@ -36,28 +42,35 @@ _COLOURS: Final = {Grade.VALID: "green", Grade.SUSPECT: "yellow", Grade.INVALID:
 
 def print_result(result: Result, console: Console) -> None:
     """Table, failures, answer and verdict."""
-    print_figures(result.summaries, result.percentiles, console)
-    for sentence in (*toys_of(result.run.header), *prompts_of(result.run.header)):
+    header = result.run.header
+    counted = counts_iterations(header)
+    print_figures(result.summaries, result.percentiles, console, counted=counted)
+    for sentence in (*simulated_of(header), *toys_of(header), *prompts_of(header)):
         console.print(escape(sentence))
     if result.run.torn_lines:
         console.print(f"left out: {result.run.torn_lines} record(s) that a kill cut short")
     if len(result.summaries) > 1:
-        print_paired(result.summaries, result.paired, console, result.gain)
+        simulated = is_simulated(header)
+        print_paired(result.summaries, result.paired, console, result.gain, simulated)
     print_verdict(result.verdict, console)
 
 
 def print_figures(
-    summaries: dict[str, Summary], percentiles: Sequence[float], console: Console
+    summaries: dict[str, Summary],
+    percentiles: Sequence[float],
+    console: Console,
+    *,
+    counted: bool = False,
 ) -> None:
-    """The table, and of what its latencies are."""
+    """The table, and of what its latencies are; `counted`: in iterations."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     for column in columns_of(summaries):
         table.add_column(escape(column), justify="right")
-    for row in rows_of(summaries, percentiles):
+    for row in rows_of(summaries, percentiles, ms=1 if counted else 1000):
         if row.starts_group:
             table.add_section()
-        table.add_row(row.title, *row.cells)
+        table.add_row(in_iterations(row.title) if counted else row.title, *row.cells)
     console.print(table)
     for name, summary in summaries.items():
         if summary.failed:
@@ -77,11 +90,12 @@ def print_paired(
     paired: dict[str, Comparison],
     console: Console,
     gain: GainSplit | None = None,
+    is_simulated: bool = False,
 ) -> None:
     """Ratios request by request, and the answer in words."""
     for pairs in pairs_of(paired, next(iter(summaries))):
         console.print(_paired_table(pairs))
-    console.print(escape(answer_of(summaries, paired, gain)))
+    console.print(escape(answer_of(summaries, paired, gain, is_simulated)))
 
 
 def print_verdict(verdict: Verdict, console: Console, of: str = "") -> None:

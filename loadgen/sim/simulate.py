@@ -30,6 +30,7 @@ from loadgen.sim.engine import Known, Replica, Served, Totals, Watch, drive
 from loadgen.sim.fleet import route_by
 from loadgen.sim.policy import NeverFitsError
 from loadgen.sim.prefix import PrefixCache
+from loadgen.sim.slots import Hold, SlotWatch
 from loadgen.sim.tally import Tally
 from loadgen.sim.timeline import Timeline
 from loadgen.slo import Slo
@@ -40,6 +41,8 @@ from loadgen.trace.trace import sha256_of
 
 KIND: Final = "simulate"
 SIMULATION: Final = "simulation.json"
+SHOWN: Final = 64
+"""Requests whose slots are kept: more is no longer a picture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,11 @@ def simulate(config: SimulateConfig, command: Sequence[str] = ()) -> Simulation:
     except NeverFitsError:  # half a simulation is of no use, and made anew at no cost
         shutil.rmtree(path)
         raise
-    content = {"schema_version": 1, "policies": done}
+    held = {
+        name: [asdict(hold) for hold in holds_of(config, work, PolicyName(name), cost)]
+        for name, (cost, _) in costs.items()
+    }
+    content = {"schema_version": 1, "policies": done, "slots": held}
     option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     write_whole(path / SIMULATION, orjson.dumps(content, option=option))
     return Simulation(path, done, {})
@@ -170,6 +177,25 @@ def play(
     return [server.totals for server in servers]
 
 
+def holds_of(config: SimulateConfig, work: Work, name: PolicyName, cost: StepCost) -> list[Hold]:
+    """Who holds which slot of one replica, were the first SHOWN requests the only ones."""
+    watch = SlotWatch(config.policies.batch_size, is_static=name is PolicyName.STATIC)
+    play(config, first(work, SHOWN), name, cost, _forget, replicas=1, watch=watch.watch)
+    return watch.holds
+
+
+def first(work: Work, most: int) -> Work:
+    """The first rows; sessions fall apart into requests."""
+    trace = work.trace
+    part = slice(0, min(most, len(trace)))
+    rows = Trace(trace.timestamp_ms[part], trace.input_length[part], trace.output_length[part])
+    return Work(rows, work.name, b"", None)
+
+
+def _forget(served: Served) -> None:
+    """What became of a request does not matter to who watches slots."""
+
+
 def play_for_statistics(
     config: SimulateConfig,
     work: Work,
@@ -235,7 +261,7 @@ def record_of(
         prompt_tokens_served=shot.prompt_tokens,
         output_tokens_asked=shot.output_tokens,
         output_tokens_served=len(times_s),
-        token_source=TokenSource.USAGE,
+        token_source=TokenSource.CONTINUOUS_USAGE,
         outcome=Outcome.OK,
         finish_reason="length",
     )

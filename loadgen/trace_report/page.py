@@ -8,19 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
-
 from loadgen.report.draw import Plot, draw
+from loadgen.report.pages import templates
 from loadgen.trace.inspect import Histogram, Inspection
 from loadgen.trace_report.rows import arrival_rows, length_rows, shown
 
-_TEMPLATES = Environment(
-    loader=ChoiceLoader(
-        [PackageLoader("loadgen.trace_report", "."), PackageLoader("loadgen.report", ".")]
-    ),
-    autoescape=select_autoescape(default=True, default_for_string=True),
-    undefined=StrictUndefined,
-)
+_TEMPLATES = templates("loadgen.trace_report")
 _STEPS = {"type": "line", "interpolate": "step-after", "strokeWidth": 2}
 _LOG = {"type": "log", "nice": False}
 

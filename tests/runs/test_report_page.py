@@ -1,4 +1,4 @@
-"""The report of a real run in a real browser: wide and narrow, light and dark, by keyboard, by axe.
+"""Pages of real runs in a real browser: wide and narrow, light and dark, by keyboard, by axe.
 
 Needs Chromium (Debian's package `chromium`), which CI installs; without one, these tests skip.
 """
@@ -46,6 +46,55 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep of a truth server with four slots."""
+    folder = tmp_path_factory.mktemp("sweeps")
+    with truth("--ttft-ms", "40", "--itl-ms", "5", "--slots", "4") as url:
+        done = call(
+            "sweep", "--base-url", url, "--concurrencies", "1,2,4,8", "--num-prompts", "20",
+            "--seconds-per-point", "0", "--input-len", "10", "--output-len", "4",
+            "--goodput", "ttft:60", "--result-dir", str(folder), "--json",
+        )  # fmt: skip
+    assert done.code in (0, 4), done.stderr
+    return Path(done.summary["directory"]) / "report.html"
+
+
+@pytest.fixture(scope="module")
+def simulation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a simulation, with the page of --plots in a folder beside it."""
+    folder = tmp_path_factory.mktemp("simulations")
+    done = call(
+        "simulate", "--num-prompts", "80", "--request-rate", "inf", "--json",
+        "--result-dir", str(folder), "--plots", str(folder / "plots"),
+    )  # fmt: skip
+    assert done.code == 0, done.stderr
+    return done.path / "report.html"
+
+
+@pytest.fixture(scope="module")
+def policies(simulation: Path) -> Path:
+    """The page of --plots."""
+    return simulation.parents[1] / "plots" / "index.html"
+
+
+PLOTS = {"report": 10, "sweep": 4, "simulation": 12, "policies": 6}
+"""Of each page, by the fixture that makes it."""
+
+
+@pytest.fixture(params=PLOTS)
+def page_file(request: pytest.FixtureRequest) -> Path:
+    """Each of the pages."""
+    file: Path = request.getfixturevalue(request.param)
+    return file
+
+
+@pytest.fixture
+def plots(request: pytest.FixtureRequest, page_file: Path) -> int:
+    """How many it has."""
+    return PLOTS[request.node.callspec.params["page_file"]]
+
+
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Headless Chromium."""
     if not CHROMIUM:
@@ -67,9 +116,11 @@ def opened(browser: Browser, report: Path, size: ViewportSize, scheme: str, **mo
 
 @SIZES
 @SCHEMES
-def test_axe_finds_nothing(browser: Browser, report: Path, size: ViewportSize, scheme: str) -> None:
+def test_axe_finds_nothing(
+    browser: Browser, page_file: Path, size: ViewportSize, scheme: str
+) -> None:
     """No violation of any weight, with every table of values opened."""
-    page = opened(browser, report, size, scheme)
+    page = opened(browser, page_file, size, scheme)
     page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
     found = Axe().run(page).response["violations"]
     assert [(rule["id"], rule["impact"], rule["nodes"][0]["html"]) for rule in found] == []
@@ -87,12 +138,13 @@ def test_axe_would_find_something(browser: Browser, report: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [320, 400, 640, 833, 1280])
-def test_the_page_never_scrolls_sideways(browser: Browser, report: Path, width: int) -> None:
+def test_the_page_never_scrolls_sideways(
+    browser: Browser, page_file: Path, plots: int, width: int
+) -> None:
     """At no width, and one drawing of each plot is seen, its letters of at least 9 pixels."""
-    page = opened(browser, report, {"width": width, "height": 800}, "light")
+    page = opened(browser, page_file, {"width": width, "height": 800}, "light")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    plots = page.locator("figure").count()
-    assert plots == 10
+    assert page.locator("figure").count() == plots
     assert page.locator("figure svg:visible").count() == plots
     for drawing in page.locator("figure svg:visible").all():
         box = drawing.bounding_box()
@@ -103,18 +155,20 @@ def test_the_page_never_scrolls_sideways(browser: Browser, report: Path, width: 
     page.context.close()
 
 
-def test_nothing_is_fetched_and_no_script_is_needed(browser: Browser, report: Path) -> None:
+def test_nothing_is_fetched_and_no_script_is_needed(
+    browser: Browser, page_file: Path, plots: int
+) -> None:
     """The file alone is read, nothing is logged, and it is whole with scripts switched off."""
     page = browser.new_context(java_script_enabled=False).new_page()
     asked: list[str] = []
     said: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.on("console", lambda message: said.append(message.text))
-    page.goto(report.as_uri())
-    assert asked == [report.as_uri()]
+    page.goto(page_file.as_uri())
+    assert asked == [page_file.as_uri()]
     assert said == []
-    assert page.locator("figure svg:visible").count() == 10
-    summary = page.locator("summary").first
+    assert page.locator("figure svg:visible").count() == plots
+    summary = page.locator("figure summary").first
     summary.click()
     assert page.locator("figure table:visible").count() == 1
     page.context.close()

@@ -13,7 +13,9 @@ from loadgen.errors import ConfigError, RunDirectoryError
 from loadgen.exploration import Exploration, read_config, requests_for
 from loadgen.explore_config import CapacityConfig, PointsConfig, SweepConfig
 from loadgen.flags import validate
+from loadgen.knee import Knee
 from loadgen.points import Axis, Point
+from loadgen.report.curve_plots import draw_curves
 from loadgen.report.curves import Curve, write_curve
 from loadgen.verdict import Grade
 
@@ -251,11 +253,29 @@ def test_the_page_shows_every_point_and_escapes_text(tmp_path: Path) -> None:
     write_curve(tmp_path, found)
     page = (tmp_path / "report.html").read_text()
     assert "2 (knee)" in page
-    assert page.count("<svg") == page.count("The numbers of this plot") == 4
+    assert page.count("<svg") == 2 * page.count("<summary>Values") == 8
     assert "<b>trace" not in page
     assert "<script" not in page
     assert "<img" not in page
     assert "https://" not in page.replace("http://www.w3.org", "")
+
+
+def test_the_knee_is_marked_where_it_lies() -> None:
+    """By a line at its load, or at its throughput; a capacity's share by a line across."""
+    points = made_point(1.0), made_point(2.0), made_point(4.0, e2e_mean_s=9.0)
+    plots = draw_curves(Axis.RATE, points, Knee(1, is_inside=True), 0.95)
+    marked = [
+        [
+            layer["data"]["values"][0]["at"]
+            for layer in plot.spec["layer"]
+            if layer["name"] == "rule"
+        ]
+        for plot in plots
+    ]
+    assert marked == [[20], [2], [2], [0.95]]
+    assert [row["target"] for row in plots[0].spec["data"]["values"]][::3] == [
+        *("TTFT p50", "TTFT p99", "E2E p50", "E2E p99")
+    ]
 
 
 def test_the_json_holds_points_and_knee(tmp_path: Path) -> None:

@@ -80,9 +80,9 @@ def test_colours_stand_out(colour: str, page: str) -> None:
 def test_targets_differ_without_colour() -> None:
     """Lines have dashes and dots have shapes of their own, as many as there are colours."""
     for plot in draw_all({"a": GOOD, "b": GOOD}):
-        own = plot.spec["layer"][-1]["encoding"]
-        if plot.spec["layer"][-1]["mark"]["type"] in ("line", "point"):
-            looks = own.get("strokeDash") or own["shape"]
+        (own,) = (own for own in plot.spec["layer"] if own.get("name") in ("marks", "dots"))
+        if own["mark"]["type"] in ("line", "point"):
+            looks = own["encoding"].get("strokeDash") or own["encoding"]["shape"]
             assert looks["scale"]["domain"] == ["a", "b"]
             assert looks["scale"]["range"][0] != looks["scale"]["range"][1]
     assert len(look.PALETTE) == len(look.DASHES) == len(look.SHAPES)
@@ -132,6 +132,12 @@ def test_lanes_hold_one_request_at_a_time() -> None:
     for before, after in itertools.pairwise(rows):
         assert before["y"] != after["y"] or before["end"] <= after["t"]
     assert max(row["y"] for row in rows) == 4
+
+
+def test_ticks_of_batch_sizes_are_powers_of_two() -> None:
+    """On an axis of base 2."""
+    assert draw.log_ticks(1, 64, base=2) == [1, 2, 4, 8, 16, 32, 64]
+    assert draw.log_ticks(3, 5, base=2) == [4]
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.01, 9.0), (1, 1), (3.0, 3.5), (1e-6, 1e9), (10, 300)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,20 @@ from loadgen.archive import read_run
 from loadgen.cli import main
 from loadgen.columns import Columns
 from loadgen.errors import ConfigError
+from loadgen.report import rebuild
+from loadgen.report.plots import draw_run
 from loadgen.sim.config import PolicyName, SimulateConfig
 from loadgen.sim.cost import read_cost
 from loadgen.sim.plots import write_plots
-from loadgen.sim.simulate import find_replicas, load_work, play_for_statistics, read_costs, simulate
+from loadgen.sim.simulate import (
+    SHOWN,
+    find_replicas,
+    load_work,
+    play_for_statistics,
+    read_costs,
+    simulate,
+)
+from loadgen.sim.slots import Use
 from loadgen.stats import summarise
 
 COST = """
@@ -148,7 +160,8 @@ def test_no_number_of_replicas_helps_where_one_alone_is_too_slow(
 
 
 def test_every_plot_is_drawn(tmp_path: Path) -> None:
-    """Slots of both policies, throughput and waste by batch size and by output lengths."""
+    """Slots of both policies, throughput and waste by batch size and by output lengths: each in a
+    file of its own, and on the page twice (for a desk, for a phone) with its table."""
     config = config_of(tmp_path, generate={"num_prompts": 40, "request_rate": "inf"})
     write_plots(config, tmp_path / "plots")
     files = {path.name: path.read_text() for path in (tmp_path / "plots").iterdir()}
@@ -162,7 +175,81 @@ def test_every_plot_is_drawn(tmp_path: Path) -> None:
         "throughput-by-output-cv",
         "waste-by-output-cv",
     }
-    assert all(svg.startswith("<svg") and svg in page for svg in plots.values())
+    for svg in plots.values():
+        title = ET.fromstring(svg).findtext("{*}title")
+        assert page.count(f'aria-label="{title}"') == 2
+        assert page.count(f"<caption>{title}: some of the values") == 1
+        assert "currentColor" not in svg
+    assert page.count("<svg") == 2 * len(plots)
+
+
+def test_the_report_shows_the_slots(tmp_path: Path, cost: Path) -> None:
+    """A simulation's report draws who held which slot, the first 64 requests; made anew from the
+    run directory alone it is the same."""
+    config = config_of(tmp_path, generate={"num_prompts": 100, "request_rate": "inf"})
+    path = simulate(config).path
+    assert path is not None
+    result = rebuild(path)
+    page = (path / "report.html").read_text()
+    static, continuous = draw_run(result)[:2]
+    assert static.title == "Slots over time: static"
+    for plot in (static, continuous):
+        assert plot.svg in page
+        assert len({row["row"] for row in plot.spec["data"]["values"]}) == SHOWN == 64
+    assert {row["target"] for row in static.spec["data"]["values"]} == set(Use)
+    assert "continuous: 0% of the time that slots were held was for nobody" in continuous.caption
+    rebuild(path)
+    assert (path / "report.html").read_text() == page
+
+
+def test_no_slot_has_two_requests(tmp_path: Path) -> None:
+    """Bars of one slot follow each other, within an axis that all policies share."""
+    config = config_of(tmp_path, generate={"num_prompts": 80, "request_rate": "inf"})
+    path = simulate(config).path
+    assert path is not None
+    static, continuous = draw_run(rebuild(path))[:2]
+    for plot in (static, continuous):
+        rows = sorted(plot.spec["data"]["values"], key=lambda row: (row["y"], row["t"]))
+        for before, after in itertools.pairwise(rows):
+            assert before["y"] != after["y"] or before["end"] <= after["t"]
+        assert plot.spec["encoding"]["x"]["scale"] == static.spec["encoding"]["x"]["scale"]
+        assert max(row["end"] for row in rows) <= plot.spec["encoding"]["x"]["scale"]["domain"][1]
+
+
+def test_a_simulation_is_told_from_a_measurement(
+    tmp_path: Path, cost: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Table, page and Markdown say that it is simulated; of one that counts iterations, so do the
+    figures' names; nobody is told to repeat it in blocks."""
+    for words in ([], ["--cost", str(cost)]):
+        folder = tmp_path / str(len(words))
+        assert main(["simulate", "--num-prompts", "40", *words, "--result-dir", str(folder)]) == 0
+        table = capsys.readouterr().out
+        (path,) = folder.iterdir()
+        markdown = tmp_path / "shown.md"
+        words_of_export = ["--export", "markdown", "-o", str(markdown)]
+        assert main(["report", str(path), *words_of_export]) == 0
+        page = (path / "report.html").read_text()
+        for shown in (table, page, markdown.read_text()):
+            assert "simulated, not measured" in shown.lower()
+            assert "--blocks" not in shown
+            assert ("TTFT p50, ms" in shown) == bool(words)
+            assert ("TTFT p50, iterations" in shown) != bool(words)
+        assert "does not tell the tokens" not in table
+
+
+def test_a_broken_simulation_is_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that no simulation wrote is named; a run without one has no slots to draw."""
+    path = simulate(config_of(tmp_path, generate={"num_prompts": 20})).path
+    assert path is not None
+    for content in ("{", "[]", '{"slots": {"static": [{"slot": 1}]}}'):
+        (path / "simulation.json").write_text(content)
+        assert main(["report", str(path)]) == 2
+        assert f"{path / 'simulation.json'}: " in capsys.readouterr().err
+    (path / "simulation.json").unlink()
+    assert rebuild(path).held == {}
 
 
 @pytest.mark.parametrize(
