@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.runs.conftest import call, records_of
-from tests.service.conftest import Serving, wait_until
+from tests.service.conftest import Serving, service, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -326,3 +326,46 @@ def test_the_figures_are_those_of_the_command_line(
         assert ours[key] == pytest.approx(theirs[key], rel=1e-3), key
     for key in ("ttft_s", "tpot_s"):
         assert ours[key]["p50"] == pytest.approx(theirs[key]["p50"], abs=0.001), key
+
+
+def test_runs_start_by_themselves_and_repeat(tmp_path: Path, quick: str) -> None:
+    """Over and over, with others' turns between; not twice after a restart; until it is stopped."""
+    first = [
+        {
+            "targets": [{"base_url": quick}],
+            "generate": {"num_prompts": 10, "request_rate": 20, "output_len": 3},
+            "output": {"label": "again and again"},
+            "repeat": True,
+        }
+    ]
+    file = tmp_path / "start.yaml"
+    file.write_text(json.dumps(first))
+
+    def again(found: Serving) -> list[dict[str, Any]]:
+        rows = found.client.get("/api/runs", params={"label": "again"}).json()["runs"]
+        return list(reversed(rows))
+
+    with service(tmp_path / "runs", "--start", str(file)) as found:
+        wait_until(lambda: len(again(found)) >= 2, "it runs again", 60)
+        other = found.wait(found.start(quick, requests=5))
+        assert other["state"] == "finished"
+        wait_until(lambda: again(found)[-1]["created_at"] > other["created_at"], "again", 60)
+        assert len([row for row in again(found) if row["state"] in ("queued", "running")]) <= 1
+    with service(tmp_path / "runs", "--start", str(file)) as found:
+        assert len([row for row in again(found) if row["state"] in ("queued", "running")]) <= 1
+        wait_until(lambda: again(found)[-1]["state"] == "running", "it runs", 60)
+        last = again(found)[-1]["id"]
+        found.client.delete(f"/api/runs/{last}")
+        assert found.wait(last)["state"] in ("stopped", "finished")
+        if found.get(last)["state"] == "stopped":
+            time.sleep(1.0)
+            assert again(found)[-1]["id"] == last
+
+
+def test_what_cannot_start_by_itself(tmp_path: Path) -> None:
+    """A list with a mistake in it: the service does not start, and says which run it is."""
+    file = tmp_path / "start.yaml"
+    file.write_text("- targets: [{base_url: 'http://127.0.0.1:9'}]\n- kind: odd\n")
+    done = call("serve", "--start", str(file), "--port", "0", "--result-dir", str(tmp_path))
+    assert done.code == 2
+    assert "run 1: kind" in done.stderr
