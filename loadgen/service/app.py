@@ -200,7 +200,7 @@ def _add_runs(app: FastAPI, service: Service) -> None:
                 "offset": offset,
                 "limit": limit,
                 "waiting": queue.waiting,
-                "running": queue.running,
+                "running": [row.id for row in rows if row.is_ours and row.state is State.RUNNING],
             }
         )
 

@@ -62,9 +62,23 @@ def environment_of_child(
     return kept if api_key is None else {**kept, DEFAULT_KEY: api_key}
 
 
-def start(
-    path: Path, words: Sequence[str], config: bytes, environment: Mapping[str, str]
-) -> subprocess.Popen[bytes]:
+@dataclass(slots=True)
+class Child:
+    """A run that this service started. It holds the run's lock as well, until it is released: so a
+    run that has just died is not taken for one that nobody saw die."""
+
+    process: subprocess.Popen[bytes]
+    lock: int
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def release(self) -> None:
+        os.close(self.lock)
+
+
+def start(path: Path, words: Sequence[str], config: bytes, environment: Mapping[str, str]) -> Child:
     """Start the run whose directory is `path`; raises OSError."""
     lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -80,14 +94,22 @@ def start(
                 pass_fds=[lock],
                 start_new_session=True,
             )
-    finally:
+    except BaseException:
         os.close(lock)
-    write_whole(path / PROCESS, orjson.dumps(process_of(process.pid)))
+        raise
+    child = Child(process, lock)
+    try:
+        write_whole(path / PROCESS, orjson.dumps(process_of(process.pid)))
+    except OSError:  # a run that nobody could stop must not go on
+        process.kill()
+        process.wait()
+        child.release()
+        raise
     with suppress(BrokenPipeError):  # it ended at once; its log says why
         assert process.stdin is not None
         process.stdin.write(config)  # smaller than what a request may hold, and read at once
         process.stdin.close()
-    return process
+    return child
 
 
 def _hold(lock: int) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -76,7 +75,7 @@ class Queue:
         self._environment = environment
         self._line: list[str] = []
         self._secret: dict[str, Spec] = {}  # of those in line, and of what repeats
-        self._running: dict[str, subprocess.Popen[bytes] | None] = {}  # None: adopted
+        self._running: dict[str, process.Child | None] = {}  # None: adopted
         self._stops: dict[str, _Stop] = {}
         self._next_start_s = 0.0
         self._lock = threading.RLock()  # each public method is whole, whichever thread calls it
@@ -99,11 +98,6 @@ class Queue:
     def jobs_waiting(self) -> list[dict[str, Any]]:
         """What those in line asked for."""
         return [read_json(self.folder.path / run_id / JOB) for run_id in self.waiting]
-
-    @property
-    def running(self) -> list[str]:
-        """One id, or none; several only where an earlier service had left them."""
-        return list(self._running)
 
     def add(self, spec: Spec) -> str:
         """Put a run in line and return its id; raises Refusal where there is no place for it."""
@@ -202,8 +196,8 @@ class Queue:
         """Do what is due."""
         with self._lock:
             for run_id, child in list(self._running.items()):
-                has_ended = child is None or child.poll() is not None
-                if has_ended and not is_held(self.folder.path / run_id / LOCK):
+                path = self.folder.path / run_id
+                if child.has_ended if child is not None else not is_held(path / LOCK):
                     self._ended(run_id, child)
                 elif (stop := self._stops.get(run_id)) is not None:
                     if monotonic() >= stop.kill_at_s:
@@ -248,12 +242,12 @@ class Queue:
             return self._environment.get(name)
         return None if spec is None else spec.api_key
 
-    def _ended(self, run_id: str, child: subprocess.Popen[bytes] | None) -> None:
+    def _ended(self, run_id: str, child: process.Child | None) -> None:
         path = self.folder.path / run_id
         del self._running[run_id]
         stop = self._stops.pop(run_id, None)
         if read_json(path / LIVE).get("state") != "ended":
-            code = None if child is None else child.returncode
+            code = None if child is None else child.process.returncode
             last = tail_of(path / LOG).strip().rpartition("\n")[2].removeprefix("loadgen: ")
             if stop is not None:
                 had_begun = (path / HEADER).exists()
@@ -263,6 +257,8 @@ class Queue:
                 self._over(run_id, State.FAILED, last or f"ended with code {code}")
             else:
                 self._over(run_id, State.INTERRUPTED, last or "its process was killed")
+        if child is not None:
+            child.release()
         self._next_start_s = monotonic() + self.settings.flags.rest
         self.prune()
         self._repeat(run_id)

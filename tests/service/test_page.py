@@ -230,7 +230,7 @@ def test_axe_finds_nothing(
         opened.goto(f"/{hashes[part]}")
         expect(opened.get_by_role("heading", level=1)).to_be_visible()
         opened.wait_for_load_state("networkidle") if part in ("list", "compare") else None
-        opened.wait_for_timeout(1500)
+        opened.wait_for_timeout(700)
         if SHOTS:
             name = f"{part}-{size['width']}-{scheme}.png"
             opened.screenshot(path=Path(SHOTS) / name, full_page=True)
