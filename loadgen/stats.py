@@ -23,6 +23,8 @@ Member = TypeVar("Member", Outcome, TokenSource)
 PERCENTILES: Final = (50.0, 90.0, 99.0)
 
 _FEWEST_CHUNKS: Final = 8
+_SHORTEST_S: Final = 1e-9
+"""No clock tells less: what took less has no rate."""
 _AT_ONCE_S: Final = 50e-6
 """Chunks nearer than this came in one read."""
 
@@ -241,7 +243,7 @@ def _steady(c: Columns, turns: Sequence[Flags]) -> Steady | None:
             is_in &= np.repeat(rows, np.diff(c.first_chunk))
         duration_s += last_s - first_s
         tokens += int(c.chunk_tokens[is_in].sum())
-    if duration_s <= 0:
+    if duration_s < _SHORTEST_S:
         return None
     return Steady(
         duration_s=duration_s, output_tokens=tokens, output_tokens_per_s=tokens / duration_s
@@ -289,4 +291,4 @@ def _rate(turns_s: Sequence[Floats]) -> float | None:
 
 
 def _ratio(count: float, duration_s: float) -> float | None:
-    return count / duration_s if duration_s > 0 else None
+    return count / duration_s if duration_s >= _SHORTEST_S else None

@@ -271,6 +271,17 @@ def test_any_records_can_be_summarised(
         assert content[name] is None or content[name] >= 0
 
 
+def test_what_took_no_time_has_no_rate() -> None:
+    """A span below any clock's tick gives no rate, and never an infinite one."""
+    records = [
+        made_record(n, due=n * 5e-324, start=n * 5e-324, chunks=(n * 5e-324,)) for n in (0, 1)
+    ]
+    summary = summarise(records)
+    assert summary.requests_per_s is None
+    assert summary.request_rate_asked is None
+    assert summary.steady is None
+
+
 def test_answers_that_do_not_stream_have_no_steady_throughput() -> None:
     """Without chunk times nobody knows when tokens came: no figure, and not 0."""
     whole = [
