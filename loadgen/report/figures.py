@@ -89,6 +89,8 @@ def rows_of(
         cells = (*(_cell(rate, "{:,.1f}") for rate in steady), *over)
         rows.append(Row("steady tokens/s", cells))
     for title, key in LATENCIES:
+        if all(getattr(summary, key) is None for summary in summaries.values()):
+            continue  # of answers that did not stream, say: nobody has it
         for part in ("mean", *map(percentile_name, percentiles)):
             values = [headline[name][key].get(part) for name in names]
             rows.append(

@@ -269,3 +269,17 @@ def test_what_prompts_were_measured_with(header: RunHeader, said: list[str]) -> 
     assert len(sentences) == len(said)
     for sentence, part in zip(sentences, said, strict=True):
         assert part in sentence
+
+
+def test_a_latency_that_nobody_has_has_no_rows() -> None:
+    """Answers that did not stream have no TTFT, ITL and TPOT, and no rows of dashes for them."""
+    whole = [make_whole(n) for n in range(2)]
+    found = cells({"a": summarise(whole), "b": summarise(whole)})
+    assert not [title for title in found if title.startswith(("TTFT mean", "ITL", "TPOT"))]
+    assert found["E2E mean, ms"][0] != "-"
+    assert cells({"a": SLOW, "b": summarise(whole)})["TTFT mean, ms"][1] == "-"
+
+
+def make_whole(seq: int) -> RequestRecord:
+    """An answer that came in one piece."""
+    return replace(made_record(seq), chunk_s=(), first_token_s=None, last_token_s=None)
