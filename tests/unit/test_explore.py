@@ -10,8 +10,8 @@ import pytest
 
 from loadgen.cli import build_parser, main
 from loadgen.errors import ConfigError, RunDirectoryError
-from loadgen.exploration import Exploration, read_config, requests_for
-from loadgen.explore_config import CapacityConfig, PointsConfig, SweepConfig
+from loadgen.exploration import Exploration, read_config
+from loadgen.explore_config import CapacityConfig, PointsConfig, SweepConfig, requests_for
 from loadgen.flags import validate
 from loadgen.knee import Knee
 from loadgen.points import Axis, Point
