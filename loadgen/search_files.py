@@ -85,7 +85,7 @@ def has_ended(path: Path) -> bool:
         return False
     if result.get("kind") == "capacity":
         return bool(result.get("found"))
-    return course["done"] == course["of"]
+    return bool(course["done"] == course["of"])
 
 
 def goes_on(path: Path) -> bool:

@@ -102,9 +102,8 @@ def simulate(config: SimulateConfig, command: Sequence[str] = ()) -> Simulation:
         if config.output.run_dir is None:
             shutil.rmtree(path)
         else:  # the folder is somebody else's
-            for file in (HEADER, TRACE, EVENTS):
-                (path / file).unlink()
-            for file in path.glob("records-*.jsonl"):
+            names = (HEADER, TRACE, EVENTS)
+            for file in (*map(path.joinpath, names), *path.glob("records-*.jsonl")):
                 file.unlink()
         raise
     held = {
