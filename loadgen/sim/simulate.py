@@ -98,7 +98,10 @@ def simulate(config: SimulateConfig, command: Sequence[str] = ()) -> Simulation:
                 log.turn_began(name, 0, 0, 0.0)
                 journal = Journal(path, number)
                 done[str(name)] = work_done(_play_for_records(config, work, name, costs, journal))
-    except NeverFitsError:  # half a simulation is of no use, and made anew at no cost
+    except (
+        NeverFitsError,
+        KeyboardInterrupt,
+    ):  # half a simulation is of no use, and made anew at no cost
         if config.output.run_dir is None:
             shutil.rmtree(path)
         else:  # the folder is somebody else's

@@ -175,6 +175,18 @@ def test_a_simulation_that_cannot_be(serving: Serving) -> None:
     assert not (serving.runs / run_id / "header.json").exists()
 
 
+def test_a_simulation_is_stopped(serving: Serving) -> None:
+    """DELETE ends it; half a simulation is no result, and is not kept."""
+    body = {"kind": "simulate", "generate": {"num_prompts": 300_000, "request_rate": 100.0}}
+    run_id = started(serving, body)
+    wait_until(lambda: (serving.runs / run_id / "header.json").exists(), "it has begun", 60)
+    assert serving.client.delete(f"/api/runs/{run_id}").status_code == 202
+    found = serving.wait(run_id)
+    assert found["state"] == "stopped"
+    assert not list((serving.runs / run_id).glob("records-*"))
+    assert serving.client.get(f"/api/runs/{run_id}/report").status_code == 409
+
+
 def test_a_stopped_sweep_goes_on_by_the_command_line(serving: Serving, quick: str) -> None:
     """DELETE stops it with what is done; `--resume` does the others, and the list says so."""
     run_id = started(serving, sweep(quick, 20, 21, 22, requests=40))
