@@ -182,15 +182,18 @@ class Exploration(Generic[Config]):
         exporter: Exporter | None,
     ) -> Point | None:
         """Do the run of one point, which is not kept yet; None where it was interrupted."""
-        if self.points and self.config.rest:
-            await asyncio.sleep(self.config.rest)
         requests = requests_for(self.config, axis, load)
         name = f"{load:g} {axis.in_words}"
         progress.say(f"{name}: {requests} requests" + (f", look {look + 1}" if look else ""))
         self.under_way = (load, look)
         self.save()
         config, workload = self._run_of(axis, load, look, requests, name)
-        finished = await run(config, self.command, progress, exporter, workload)
+        try:
+            if self.points and self.config.rest:
+                await asyncio.sleep(self.config.rest)
+            finished = await run(config, self.command, progress, exporter, workload)
+        except asyncio.CancelledError:  # Ctrl-C before the point had begun to send
+            return None
         result = rebuild(finished.path)
         finished.live.judged(result.verdict.grade)
         if finished.was_interrupted:

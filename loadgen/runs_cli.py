@@ -1,8 +1,8 @@
 """`loadgen runs`: the run directories of a folder, listed, shown, labelled, renamed and pruned.
 
 It reads headers and summaries, and never records. A sweep or a search for a capacity is one row;
-its points are not listed. Only what has a run's header, or such a search's state, is ever removed,
-and nothing that the service was asked to keep.
+its points are not listed. Only what has a run's header is ever removed, so neither of these, and
+nothing that the service was asked to keep.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from loadgen.record import RunHeader
 from loadgen.report.facts import facts_of
 from loadgen.report_cli import print_json
 from loadgen.runs_compare import add_compare_runs
-from loadgen.search_files import course_of, goes_on, header_of, read_object, result_of
+from loadgen.search_files import course_of, header_of, read_object, result_of
 
 _COLUMNS: Final = 120
 _JOB: Final = "job.json"
@@ -71,10 +71,6 @@ class ListedSearch:
 
     path: Path
     header: dict[str, Any]
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        return {}
 
     def as_json(self) -> dict[str, Any]:
         """As `Listed`'s, with its points and its answer."""
@@ -232,10 +228,10 @@ def prune(arguments: argparse.Namespace) -> int:
     """Remove all runs of a folder but the latest; with --dry-run only say which."""
     if arguments.keep < 0:
         raise ConfigError("--keep: a number from 0 on")
-    runs = list_runs(arguments.folder)
+    runs = [run for run in list_runs(arguments.folder) if isinstance(run, Listed)]
     old = runs[: max(0, len(runs) - arguments.keep)]
     for run in old:
-        if is_running(run.path) or goes_on(run.path):
+        if is_running(run.path):
             print(f"kept {run.path}: still going on")
             continue
         if read_object(run.path / _JOB).get("keep") is True:

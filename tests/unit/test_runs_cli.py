@@ -225,7 +225,7 @@ def test_a_sweep_is_one_row(folder: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_what_is_kept_is_not_pruned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run that the service was asked to keep stays, and so does one that waits in its line."""
+    """What the service was asked to keep stays, and so do its line and sweeps."""
     (folder / "r1" / "job.json").write_text('{"keep": true}')
     (folder / "r2" / "job.json").write_text('{"keep": false}')
     (folder / "waits").mkdir()
@@ -234,4 +234,4 @@ def test_what_is_kept_is_not_pruned(folder: Path, capsys: pytest.CaptureFixture[
     assert main(["runs", "prune", str(folder), "--keep", "0"]) == 0
     assert "asked to keep it" in capsys.readouterr().out
     left = {path.name for path in folder.iterdir()}
-    assert left == {"r1", "waits", "notes", "file.txt"}
+    assert left == {"r1", "waits", "s", "notes", "file.txt"}
