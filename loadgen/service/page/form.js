@@ -5,11 +5,11 @@ import { el, number, say } from "./dom.js";
 
 const ASK_AFTER_MS = 700;
 const KINDS = [
-  ["run", "one endpoint, at one load"],
-  ["compare", "two endpoints, compared"],
-  ["sweep", "one endpoint, at several loads (sweep)"],
-  ["capacity", "the highest rate under limits (capacity)"],
-  ["simulate", "simulated servers: nothing is sent"],
+  ["run", "run: one load"],
+  ["compare", "compare: two endpoints"],
+  ["sweep", "sweep: several loads"],
+  ["capacity", "capacity: rate under limits"],
+  ["simulate", "simulate: nothing is sent"],
 ];
 
 export function showForm(main, settings) {
