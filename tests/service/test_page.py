@@ -236,6 +236,7 @@ def test_a_capacity_from_the_form(page: Page, serving: Serving, quick: str) -> N
     with page.expect_popup() as popup:
         page.get_by_role("link", name="Report", exact=True).click()
     expect(popup.value.get_by_role("heading", level=1)).to_contain_text("Capacity")
+    popup.value.get_by_text("The runs").click()
     popup.value.get_by_role("link", name=re.compile(r"-run-")).first.click()
     expect(popup.value.get_by_role("heading", level=1)).to_contain_text("20 requests/s asked")
     page.goto("/")
