@@ -43,7 +43,7 @@ from loadgen.progress import Progress
 from loadgen.report import rebuild
 from loadgen.report_cli import INVALID, add_check, add_report, print_json, show
 from loadgen.run import Finished, describe_load, run
-from loadgen.run_flags import add_api_key_flags, exporting, linger, run_config
+from loadgen.run_flags import add_api_key_flags, add_config_flag, exporting, linger, run_config
 from loadgen.runs_cli import add_runs
 from loadgen.selfcheck import check
 from loadgen.serve_cli import add_serve
@@ -105,7 +105,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run_one(arguments: argparse.Namespace) -> int:
     """Replay a trace on one target."""
-    content = _config_file(arguments)
+    content = read_config(arguments.config)
     if arguments.base_url is None:
         targets = _targets_in(content)
         if len(targets) != 1:
@@ -117,15 +117,11 @@ def run_one(arguments: argparse.Namespace) -> int:
 
 def compare(arguments: argparse.Namespace) -> int:
     """Replay one trace on several targets, in turn."""
-    content = _config_file(arguments)
+    content = read_config(arguments.config)
     targets = [_target_of(text) for text in arguments.target] or _targets_in(content)
     if len(targets) < 2:
         raise ConfigError("--target: a comparison needs two or more; for one, `loadgen run`")
     return _finish(arguments, content, targets)
-
-
-def _config_file(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {} if arguments.config is None else read_config(arguments.config)
 
 
 def _targets_in(content: dict[str, Any]) -> list[TargetConfig]:
@@ -280,12 +276,7 @@ def _add_run_flags(command: argparse.ArgumentParser, call: Any) -> None:
         metavar="TRACE",
         help="trace file (JSONL); without it, one is drawn by the trace flags",
     )
-    command.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="the run's configuration as YAML or JSON (- is standard input); flags win over it",
-    )
+    add_config_flag(command)
     command.add_argument("--json", action="store_true", help="print JSON instead of the table")
     command.add_argument(
         "--service",

@@ -1,7 +1,8 @@
-"""`--config FILE`: a run's configuration from a YAML or JSON file, under the flags of the same run.
+"""`--config FILE`: a command's configuration from a YAML or JSON file, under the flags of the same.
 
-The file has the keys of `RunConfig`, section by section: trace, generate, targets, request, load,
-compare, output. A flag that is given wins over the file's key. It knows models, and no run.
+The file has a trace and the command's sections, each checked by its model: of a run, generate,
+targets, request, load, compare, output. A flag that is given wins over the file's key. It knows
+models, and no run.
 """
 
 from __future__ import annotations
@@ -21,19 +22,22 @@ from loadgen.config import (
     LoadConfig,
     OutputConfig,
     RequestConfig,
-    RunConfig,
     TargetConfig,
 )
 from loadgen.errors import ConfigError
-from loadgen.flags import validate
+from loadgen.flags import flag_of, validate
 
-SECTIONS: Final[dict[str, type[BaseModel]]] = {
+Sections = Mapping[str, type[BaseModel]]
+POINT_SECTIONS: Final[Sections] = {
     "generate": GeneratorConfig,
+    "targets": TargetConfig,
     "request": RequestConfig,
     "load": LoadConfig,
-    "compare": CompareConfig,
     "output": OutputConfig,
 }
+"""Of one endpoint's runs."""
+SECTIONS: Final[Sections] = {**POINT_SECTIONS, "compare": CompareConfig}
+"""Of `run` and `compare`; `targets` is a list of its model."""
 _STANDARD_INPUT: Final = Path("-")
 _MOST_BYTES: Final = 1 << 20
 
@@ -51,11 +55,13 @@ class _UniqueKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path | None, sections: Sections = SECTIONS) -> dict[str, Any]:
     """The file's sections, each checked by its own model; raises ConfigError with the place.
 
-    `-` is standard input. JSON is YAML, so the file's name does not matter.
+    `-` is standard input, and no path no section. JSON is YAML, so the file's name does not matter.
     """
+    if path is None:
+        return {}
     name = "standard input" if path == _STANDARD_INPUT else str(path)
     try:
         if path == _STANDARD_INPUT:
@@ -67,7 +73,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise ConfigError(f"--config: {path}: {error.strerror}") from None
     if len(data) > _MOST_BYTES:
         raise ConfigError(f"--config: {name}: over {_MOST_BYTES:,} bytes; a trace has its own file")
-    return check_sections(_parsed(data, name), name)
+    return check_sections(_parsed(data, name), name, sections)
 
 
 def _parsed(data: bytes, name: str) -> Any:
@@ -84,25 +90,27 @@ def _parsed(data: bytes, name: str) -> Any:
         raise ConfigError(f"--config: {name}{line}: neither YAML nor JSON: {problem}") from None
 
 
-def check_sections(content: Any, name: str) -> dict[str, Any]:
-    """`content` as sections of a run's configuration; raises ConfigError, which begins with `name`.
+def check_sections(content: Any, name: str, sections: Sections) -> dict[str, Any]:
+    """`content` as sections of a configuration; raises ConfigError, which begins with `name`.
 
     What is left out is left to flags and defaults.
     """
+    known = ("trace", *sections)
     if not isinstance(content, dict):
-        raise ConfigError(f"{name}: must hold keys such as targets, generate, load")
-    known = RunConfig.model_fields.keys()
+        raise ConfigError(f"{name}: must hold keys such as {', '.join(known)}")
     for key in content:
         if key not in known:
             raise ConfigError(f"{name}: {key}: no such key; there are {', '.join(known)}")
-    for key, model in SECTIONS.items():
-        if key in content:
+    for key, model in sections.items():
+        if key not in content:
+            continue
+        if key != "targets":
             _check(content[key], model, f"{name}: {key}")
-    targets = content.get("targets", [])
-    if not isinstance(targets, list):
-        raise ConfigError(f"{name}: targets: must be a list of name and base_url")
-    for number, target in enumerate(targets):
-        _check(target, TargetConfig, f"{name}: targets[{number}]")
+            continue
+        if not isinstance(content[key], list):
+            raise ConfigError(f"{name}: targets: must be a list of name and base_url")
+        for number, target in enumerate(content[key]):
+            _check(target, model, f"{name}: targets[{number}]")
     return content
 
 
@@ -120,3 +128,24 @@ def under_flags(
 ) -> dict[str, Any]:
     """A section's keys with those of the flags that were given laid over them."""
     return {**content.get(section, {}), **given}
+
+
+def trace_and_laws(
+    arguments_trace: Path | None, drawn: Mapping[str, Any], content: Mapping[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """(the trace's file, or None; else the laws to draw one from), of flags over a file's content.
+
+    Raises ConfigError where both are said.
+    """
+    if arguments_trace is not None:
+        if drawn:
+            flag = flag_of(next(iter(drawn)))
+            raise ConfigError(
+                f"{flag}: the trace is given by {arguments_trace}; leave one of them out"
+            )
+        return arguments_trace, {}
+    if drawn or content.get("trace") is None:
+        return None, under_flags(content, "generate", drawn)
+    if content.get("generate"):
+        raise ConfigError("--config: trace and generate: leave one of them out")
+    return content["trace"], {}

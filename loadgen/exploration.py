@@ -13,7 +13,6 @@ what is not in it is done again. Secrets are in none of it. It does not know whi
 from __future__ import annotations
 
 import asyncio
-import math
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
@@ -30,23 +29,22 @@ from loadgen.capacity import Look, look_at
 from loadgen.client.client import redactor_of
 from loadgen.config import LoadConfig, RunConfig
 from loadgen.errors import ConfigError, LoadgenError, RunDirectoryError
-from loadgen.explore_config import PointsConfig
+from loadgen.explore_config import PointsConfig, SweepConfig, requests_for
 from loadgen.exporter import Exporter
 from loadgen.flags import flag_of, validate
 from loadgen.journal import TRACE, new_run_path, write_whole
+from loadgen.machine import this_process
 from loadgen.points import Axis, Point, point_of
 from loadgen.progress import Progress
 from loadgen.report import rebuild
 from loadgen.run import Workload, run, workload_of
+from loadgen.search_files import SEARCH
 from loadgen.secrets import STRUCK, clean_command, clean_url
 from loadgen.trace import Trace
 from loadgen.trace.scaling import at_rate, part_of
 from loadgen.trace.trace import parse_trace, sha256_of
 
-SEARCH: Final = "search.json"
 SCHEMA_VERSION: Final = 1
-_FEWEST_EACH: Final = 4
-"""Requests of a closed loop or of gangs, for each place."""
 
 Config = TypeVar("Config", bound=PointsConfig)
 
@@ -62,7 +60,10 @@ class Exploration(Generic[Config]):
     trace: Trace
     trace_name: str
     trace_sha256: str
+    started_at: str | None
     points: list[Point]
+    under_way: tuple[float, int] | None = None
+    """(load, look) of the point that is measured now."""
 
     @staticmethod
     def begin(
@@ -77,14 +78,18 @@ class Exploration(Generic[Config]):
         if axis is Axis.RATE:
             at_rate(workload.trace, 1.0)  # or this says that there is nothing to scale
         redactor = redactor_of(config.run.targets, config.run.request)
+        output, started = config.run.output, datetime.now(UTC)
+        if output.run_dir is not None and (output.run_dir / SEARCH).exists():
+            raise RunDirectoryError(f"--run-dir: {output.run_dir}: holds one already; --resume it")
         found = Exploration(
-            path=new_run_path(config.run.output.result_dir, kind, datetime.now(UTC)),
+            path=output.run_dir or new_run_path(output.result_dir, kind, started),
             kind=kind,
             config=config,
             command=clean_command(command, redactor),
             trace=workload.trace,
             trace_name=workload.name,
             trace_sha256=sha256_of(workload.data),
+            started_at=started.isoformat(timespec="milliseconds"),
             points=[],
         )
         write_whole(found.path / TRACE, workload.data)
@@ -114,12 +119,14 @@ class Exploration(Generic[Config]):
             trace=parse_trace(data, state["trace"]),
             trace_name=state["trace"],
             trace_sha256=state["trace_sha256"],
+            started_at=state.get("started_at"),
             points=[point for point in points if (path / point.run / "summary.json").exists()],
         )
 
     def keep(self, point: Point) -> None:
         """The point is done: it is in the directory from now on."""
         self.points.append(point)
+        self.under_way = None
         self.save()
 
     def save(self) -> None:
@@ -132,6 +139,10 @@ class Exploration(Generic[Config]):
             "config": _shown(self.config, exclude_unset=True),
             "trace": self.trace_name,
             "trace_sha256": self.trace_sha256,
+            "started_at": self.started_at,
+            "process": this_process(),
+            "under_way": self.under_way,
+            "points_in_all": self.config.points_in_all,
             "points": [point.as_json() for point in self.points],
         }
         option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
@@ -148,8 +159,11 @@ class Exploration(Generic[Config]):
         except LoadgenError:
             if any(path.is_dir() for path in self.path.iterdir()):
                 self.say_how_to_go_on(progress)
-            else:
+            elif self.config.run.output.run_dir is None:
                 shutil.rmtree(self.path)
+            else:  # the folder is somebody else's
+                for name in (SEARCH, TRACE):
+                    (self.path / name).unlink(missing_ok=True)
             raise
         except BaseException:
             self.say_how_to_go_on(progress)
@@ -168,13 +182,18 @@ class Exploration(Generic[Config]):
         exporter: Exporter | None,
     ) -> Point | None:
         """Do the run of one point, which is not kept yet; None where it was interrupted."""
-        if self.points and self.config.rest:
-            await asyncio.sleep(self.config.rest)
         requests = requests_for(self.config, axis, load)
         name = f"{load:g} {axis.in_words}"
         progress.say(f"{name}: {requests} requests" + (f", look {look + 1}" if look else ""))
+        self.under_way = (load, look)
+        self.save()
         config, workload = self._run_of(axis, load, look, requests, name)
-        finished = await run(config, self.command, progress, exporter, workload)
+        try:
+            if self.points and self.config.rest:
+                await asyncio.sleep(self.config.rest)
+            finished = await run(config, self.command, progress, exporter, workload)
+        except asyncio.CancelledError:  # Ctrl-C before the point had begun to send
+            return None
         result = rebuild(finished.path)
         finished.live.judged(result.verdict.grade)
         if finished.was_interrupted:
@@ -209,7 +228,9 @@ class Exploration(Generic[Config]):
         elif axis is Axis.BATCH_SIZE:
             said |= {"gang": round(load), "gang_pad": getattr(self.config, "gang_pad", False)}
         label = name if shared.output.label is None else f"{shared.output.label}, {name}"
-        output = shared.output.model_copy(update={"result_dir": self.path, "label": label[:200]})
+        output = shared.output.model_copy(
+            update={"result_dir": self.path, "run_dir": None, "label": label[:200]}
+        )
         config = shared.model_copy(
             update={"load": LoadConfig.model_validate(said), "output": output}
         )
@@ -219,11 +240,35 @@ class Exploration(Generic[Config]):
         return config, Workload.of(trace, f"{self.trace_name}, {name}")
 
 
-def requests_for(config: PointsConfig, axis: Axis, load: float) -> int:
-    """How many requests a point has."""
+def describe_points(config: PointsConfig) -> dict[str, Any]:
+    """What a sweep or a search would send, without sending anything; raises LoadgenError.
+
+    Of a search nobody knows how many probes it will need: it tells the first.
+    """
+    workload = workload_of(config.run)
+    axis, loads = Axis.RATE, [getattr(config, "start_rate", 0.0)]
+    if isinstance(config, SweepConfig):
+        axis, loads = config.axis, config.loads
     if axis is Axis.RATE:
-        return max(config.num_prompts, math.ceil(load * config.seconds_per_point))
-    return max(config.num_prompts, _FEWEST_EACH * round(load))
+        at_rate(workload.trace, 1.0)
+    requests = [requests_for(config, axis, load) for load in loads]
+    trace = workload.trace
+    return {
+        "targets": {t.name: clean_url(t.base_url) for t in config.run.targets},
+        "trace": workload.name,
+        "axis": str(axis),
+        "points": [
+            {"load": load, "requests": count} for load, count in zip(loads, requests, strict=True)
+        ],
+        "points_in_all": config.points_in_all,
+        "requests": sum(requests),
+        "warm_up_requests": config.run.load.num_warmups * len(loads),
+        "prompt_tokens": round(float(trace.input_length.mean()) * sum(requests)),
+        "output_tokens": round(float(trace.output_length.mean()) * sum(requests)),
+        "duration_s": sum(n / load for n, load in zip(requests, loads, strict=True))
+        if axis is Axis.RATE
+        else None,
+    }
 
 
 def read_search(kind: str, path: Path) -> dict[str, Any]:

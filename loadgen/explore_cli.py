@@ -1,9 +1,11 @@
-"""`loadgen sweep` and `loadgen capacity`: their flags, and what they print."""
+"""`loadgen sweep` and `loadgen capacity`: their flags and files, and what they print."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -14,16 +16,26 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from loadgen.config import GeneratorConfig, LoadConfig, OutputConfig, RequestConfig, RunConfig
+from loadgen.config import GeneratorConfig, LoadConfig, OutputConfig, RequestConfig
+from loadgen.config_file import read_config as read_file
+from loadgen.config_file import trace_and_laws, under_flags
 from loadgen.errors import ConfigError
-from loadgen.exploration import read_config
-from loadgen.explore_config import CapacityConfig, PointsConfig, SweepConfig
-from loadgen.flags import add_flags, flag_of, take, validate
+from loadgen.exploration import describe_points, read_config
+from loadgen.explore_config import SECTIONS, CapacityConfig, PointsConfig, SweepConfig, config_of
+from loadgen.exporter import Exporter
+from loadgen.flags import add_flags, take
 from loadgen.probing import capacity
 from loadgen.progress import Progress
 from loadgen.report.curves import Curve, columns_of, rows_of
 from loadgen.report_cli import INVALID, print_json
-from loadgen.run_flags import add_api_key_flags, exporting, keep_api_key, linger
+from loadgen.run_flags import (
+    add_api_key_flags,
+    add_config_flag,
+    exporting,
+    keep_api_key,
+    linger,
+)
+from loadgen.status import make_run_dir, status_in
 from loadgen.sweep import sweep
 
 INTERRUPTED: Final = 130
@@ -43,41 +55,69 @@ _NOT_OF_A_RUN: Final = {
 Config = TypeVar("Config", bound=PointsConfig)
 
 
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """What a sweep or a search came to."""
+
+    path: Path
+    curve: Curve
+    was_interrupted: bool
+    is_invalid: bool
+
+
 def run_sweep(arguments: argparse.Namespace) -> int:
     """One run at each of several loads."""
     config = _config("sweep", SweepConfig, arguments)
-    progress = Progress(quiet=arguments.quiet)
-    with exporting(config.run.output, progress) as exporter:
-        done = uvloop.run(
-            sweep(config, arguments.command_line, progress, exporter, arguments.resume)
-        )
-        _show(done.path, done.curve, as_json=arguments.json)
-        if done.was_interrupted:
-            return INTERRUPTED
-        if config.run.output.linger:
-            linger(exporter, progress)
-    return INVALID if done.curve.has_refused else 0
+
+    async def work(progress: Progress, exporter: Exporter) -> Explored:
+        done = await sweep(config, arguments.command_line, progress, exporter, arguments.resume)
+        return Explored(done.path, done.curve, done.was_interrupted, done.curve.has_refused)
+
+    return _explore(arguments, config, work)
 
 
 def run_capacity(arguments: argparse.Namespace) -> int:
     """The highest rate under an SLO."""
     config = _config("capacity", CapacityConfig, arguments)
+
+    async def work(progress: Progress, exporter: Exporter) -> Explored:
+        done = await capacity(config, arguments.command_line, progress, exporter, arguments.resume)
+        return Explored(done.path, done.curve, done.was_interrupted, done.found is None)
+
+    return _explore(arguments, config, work)
+
+
+def _explore(
+    arguments: argparse.Namespace,
+    config: PointsConfig,
+    work: Callable[[Progress, Exporter], Coroutine[Any, Any, Explored]],
+) -> int:
+    """Do it and print it; the exit code."""
+    if arguments.dry_run:
+        print_json(describe_points(config))
+        return 0
+    output = config.run.output
+    run_dir = output.run_dir
+    if run_dir is not None and arguments.resume is not None:
+        run_dir = arguments.resume  # wherever it lies now
+    elif run_dir is not None:
+        make_run_dir(run_dir)
     progress = Progress(quiet=arguments.quiet)
-    with exporting(config.run.output, progress) as exporter:
-        done = uvloop.run(
-            capacity(config, arguments.command_line, progress, exporter, arguments.resume)
-        )
+    with exporting(output, progress) as exporter, status_in(run_dir, exporter) as status:
+        done = uvloop.run(work(progress, exporter))
         _show(done.path, done.curve, as_json=arguments.json)
-        if done.was_interrupted:
-            return INTERRUPTED
-        if config.run.output.linger:
+        code = INTERRUPTED if done.was_interrupted else INVALID if done.is_invalid else 0
+        if status is not None:
+            status.end(code)
+        if output.linger and not done.was_interrupted:
             linger(exporter, progress)
-    return INVALID if done.found is None else 0
+    return code
 
 
 def _config(kind: str, model: type[Config], arguments: argparse.Namespace) -> Config:
-    """Of flags, or of a directory that is gone on with; raises ConfigError."""
-    said: dict[str, Any] = {
+    """Of flags over a file, or of a directory that is gone on with; raises ConfigError."""
+    of_points = take(model, arguments)
+    flags = {
         part: {
             name: value
             for name, value in take(fields, arguments).items()
@@ -85,22 +125,30 @@ def _config(kind: str, model: type[Config], arguments: argparse.Namespace) -> Co
         }
         for part, fields in _PARTS.items()
     }
-    if arguments.trace is not None:
-        said["trace"] = arguments.trace
-    if arguments.base_url is not None:
-        said["targets"] = [{"name": "target", "base_url": arguments.base_url}]
-    of_points = take(model, arguments)
     if arguments.resume is not None:
+        if arguments.config is not None:
+            raise ConfigError("--config: --resume goes on with what is stored; leave one out")
+        said: dict[str, Any] = dict(flags)
+        if arguments.trace is not None:
+            said["trace"] = arguments.trace
+        if arguments.base_url is not None:
+            said["targets"] = [{"name": "target", "base_url": arguments.base_url}]
         config = read_config(kind, model, arguments.resume, {"run": said, **of_points})
         keep_api_key(arguments, config.run.request)
         return config
-    if arguments.base_url is None:
+    content = read_file(arguments.config, SECTIONS[kind])
+    trace, drawn = trace_and_laws(arguments.trace, flags["generate"], content)
+    content = {name: under_flags(content, name, flags[name]) for name in _PARTS} | {
+        "trace": trace,
+        "generate": drawn,
+        "targets": content.get("targets", []),
+        kind: under_flags(content, kind, of_points),
+    }
+    if arguments.base_url is not None:
+        content["targets"] = [{"name": "target", "base_url": arguments.base_url}]
+    if not content["targets"]:
         raise ConfigError("--base-url: which endpoint? As in --base-url http://127.0.0.1:8000")
-    if arguments.trace is not None and said["generate"]:
-        flag = flag_of(next(iter(said["generate"])))
-        raise ConfigError(f"{flag}: the trace is given by {arguments.trace}; leave one of them out")
-    parts = {part: validate(fields, said[part]) for part, fields in _PARTS.items()}
-    config = validate(model, {"run": validate(RunConfig, said | parts), **of_points})
+    config = config_of(kind, model, content)
     keep_api_key(arguments, config.run.request)
     return config
 
@@ -170,7 +218,11 @@ def _add_flags(
         help="go on with what was stopped in this directory, by its own flags; no others are "
         "needed, but secrets, which are not kept",
     )
+    add_config_flag(command)
     command.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    command.add_argument(
+        "--dry-run", action="store_true", help="say as JSON what would be sent, and send nothing"
+    )
     command.add_argument("--quiet", action="store_true", help="show no progress")
     add_api_key_flags(command)
     add_flags(command, title, model, {"run"})

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Final
+import math
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from loadgen.config import Pace, RunConfig
+from loadgen.config_file import POINT_SECTIONS, Sections
+from loadgen.flags import validate
 from loadgen.points import Axis
 from loadgen.strict import FASTEST, SLOWEST, Strict, conflict
 
@@ -18,6 +21,8 @@ LOADS: Final[dict[Axis, str]] = {
 }
 """The field that gives a sweep's points, by what they are."""
 _MOST_POINTS: Final = 1000
+_FEWEST_EACH: Final = 4
+"""Requests of a closed loop or of gangs, for each place."""
 
 
 def _loads(value: Any) -> Any:
@@ -53,12 +58,9 @@ Sizes = Annotated[
 ]
 
 
-class PointsConfig(Strict):
+class PointsOptions(Strict):
     """What a sweep and a search say of each of their points, which is a run of its own."""
 
-    run: RunConfig
-    """What all runs share. Its pace is the point's; its number of prompts and its rate are not
-    used."""
     num_prompts: int = Field(
         100,
         ge=2,
@@ -81,6 +83,18 @@ class PointsConfig(Strict):
         "points send the same bytes",
     )
 
+
+class PointsConfig(PointsOptions):
+    """Points, and the run that they share."""
+
+    run: RunConfig
+    """Its pace is the point's; its number of prompts and its rate are not used."""
+
+    @property
+    def points_in_all(self) -> int | None:
+        """None: nobody knows before the end."""
+        return None
+
     @model_validator(mode="after")
     def _points_agree(self) -> PointsConfig:
         if len(self.run.targets) != 1:
@@ -98,8 +112,8 @@ class PointsConfig(Strict):
             yield conflict("ramp_up", "makes the rate another than the point's; leave it out")
 
 
-class SweepConfig(PointsConfig):
-    """One run at each of several loads."""
+class SweepOptions(PointsOptions):
+    """The loads of a sweep."""
 
     rates: Rates | None = Field(
         None,
@@ -118,6 +132,14 @@ class SweepConfig(PointsConfig):
         json_schema_extra={"metavar": "N,N,..."},
     )
     gang_pad: bool = Field(False, description="all of a gang ask for its longest output")
+
+
+class SweepConfig(SweepOptions, PointsConfig):
+    """One run at each of several loads."""
+
+    @property
+    def points_in_all(self) -> int:
+        return len(self.loads)
 
     @property
     def axis(self) -> Axis:
@@ -147,8 +169,8 @@ class SweepConfig(PointsConfig):
         return self
 
 
-class CapacityConfig(PointsConfig):
-    """The highest rate at which enough requests meet every SLO."""
+class CapacityOptions(PointsOptions):
+    """How a capacity is searched for."""
 
     num_prompts: int = Field(
         200,
@@ -177,6 +199,10 @@ class CapacityConfig(PointsConfig):
         description="runs at one rate, where the first leaves it open whether it passes",
     )
 
+
+class CapacityConfig(CapacityOptions, PointsConfig):
+    """The highest rate at which enough requests meet every SLO."""
+
     @model_validator(mode="after")
     def _agree(self) -> CapacityConfig:
         if not self.run.output.goodput:
@@ -186,3 +212,32 @@ class CapacityConfig(PointsConfig):
         for contradiction in self._rate_is_free():
             raise contradiction
         return self
+
+
+SECTIONS: Final[dict[str, Sections]] = {
+    "sweep": {**POINT_SECTIONS, "sweep": SweepOptions},
+    "capacity": {**POINT_SECTIONS, "capacity": CapacityOptions},
+}
+"""Of their configuration files; the options have a section of the command's own name."""
+Config = TypeVar("Config", bound=PointsConfig)
+
+
+def config_of(kind: str, model: type[Config], content: Mapping[str, Any]) -> Config:
+    """A configuration file's content as `model`; raises ConfigError."""
+    run = {name: part for name, part in content.items() if name != kind}
+    return validate(model, {"run": validate(RunConfig, run), **content.get(kind, {})})
+
+
+def requests_for(config: PointsOptions, axis: Axis, load: float) -> int:
+    """How many requests a point has."""
+    if axis is Axis.RATE:
+        return max(config.num_prompts, math.ceil(load * config.seconds_per_point))
+    return max(config.num_prompts, _FEWEST_EACH * round(load))
+
+
+def most_requests(config: PointsConfig) -> int:
+    """Of the largest point that a sweep has, or that a search may come to."""
+    if isinstance(config, SweepConfig):
+        return max(requests_for(config, config.axis, load) for load in config.loads)
+    assert isinstance(config, CapacityConfig)
+    return requests_for(config, Axis.RATE, config.max_rate)

@@ -181,6 +181,9 @@ async def run(
     Ctrl-C (or SIGTERM) once sends nothing more and waits for the answers; twice cuts them off.
     """
     planned = await plan(config, workload)
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():  # Ctrl-C, which a request's client takes for its own
+        raise asyncio.CancelledError
     started = datetime.now(UTC)
     kind = "compare" if len(config.targets) > 1 else "run"
     path = _run_path(config.output, kind, started)

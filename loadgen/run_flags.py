@@ -18,7 +18,7 @@ from loadgen.config import (
     RunConfig,
     TargetConfig,
 )
-from loadgen.config_file import under_flags
+from loadgen.config_file import trace_and_laws, under_flags
 from loadgen.errors import ConfigError
 from loadgen.exporter import Exporter
 from loadgen.flags import Model, take, validate
@@ -77,6 +77,16 @@ def add_api_key_flags(command: argparse.ArgumentParser) -> None:
     )
 
 
+def add_config_flag(command: argparse.ArgumentParser) -> None:
+    """Give `command` the flag that `config_file.read_config` reads."""
+    command.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="the configuration as YAML or JSON (- is standard input); flags win over it",
+    )
+
+
 def keep_api_key(arguments: argparse.Namespace, request: RequestConfig) -> None:
     """Put a key that was given into the environment, where alone it is from here on."""
     if (api_key := api_key_of(arguments)) is not None:
@@ -88,17 +98,7 @@ def run_config(
 ) -> RunConfig:
     """The run that the flags of `run` or `compare` ask for, laid over a configuration file's
     content, which is {} where there is no file; raises ConfigError."""
-    drawn = take(GeneratorConfig, arguments)
-    trace = arguments.trace
-    if trace is None and not drawn:
-        trace = content.get("trace")
-        if trace is not None and content.get("generate"):
-            raise ConfigError("--config: trace and generate: leave one of them out")
-    if arguments.trace is not None and drawn:
-        flag = "--" + next(iter(drawn)).replace("_", "-")
-        raise ConfigError(f"{flag}: the trace is given by {arguments.trace}; leave one of them out")
-    if trace is None:
-        drawn = under_flags(content, "generate", drawn)
+    trace, drawn = trace_and_laws(arguments.trace, take(GeneratorConfig, arguments), content)
 
     def section(name: str, model: type[Model]) -> Model:
         return validate(model, under_flags(content, name, take(model, arguments)))

@@ -1,6 +1,8 @@
 """`loadgen runs`: the run directories of a folder, listed, shown, labelled, renamed and pruned.
 
-It reads headers and summaries, and never records. Only what has a run's header is ever removed.
+It reads headers and summaries, and never records. A sweep or a search for a capacity is one row;
+its points are not listed. Only what has a run's header is ever removed, so neither of these, and
+nothing that the service was asked to keep.
 """
 
 from __future__ import annotations
@@ -28,8 +30,11 @@ from loadgen.record import RunHeader
 from loadgen.report.facts import facts_of
 from loadgen.report_cli import print_json
 from loadgen.runs_compare import add_compare_runs
+from loadgen.search_files import course_of, header_of, read_object, result_of
 
 _COLUMNS: Final = 120
+_JOB: Final = "job.json"
+"""The service's, which says `keep`: service/runs.py."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -60,26 +65,54 @@ class Listed:
         }
 
 
-def list_runs(folder: Path) -> list[Listed]:
+@dataclass(frozen=True, slots=True)
+class ListedSearch:
+    """One directory of a sweep or a search; `header` is what a run's header says of a run."""
+
+    path: Path
+    header: dict[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """As `Listed`'s, with its points and its answer."""
+        course = course_of(self.path) or {}
+        return {
+            "run_id": self.path.name,
+            "path": str(self.path),
+            "kind": self.header["kind"],
+            "label": self.header["label"],
+            "started_at": self.header["started_at"],
+            "requests": sum(_whole(row.get("requests")) for row in course.get("rows", ())),
+            "trace_sha256": self.header["trace_sha256"],
+            "verdict": None,
+            "output_tokens_per_s": {},
+            "points": course.get("done"),
+            "answer": result_of(self.path).get("answer"),
+        }
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def list_runs(folder: Path) -> list[Listed | ListedSearch]:
     """The runs of a folder, oldest first; what is no run, or cannot be read, is left out."""
-    found = []
+    found: list[tuple[str, str, Listed | ListedSearch]] = []
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder; runs are written to --result-dir")
     for path in sorted(folder.iterdir()):
+        if search := header_of(path):
+            found.append((str(search["started_at"]), path.name, ListedSearch(path, search)))
+            continue
         try:
             header = read_header(path)
         except RunDirectoryError:
             continue
-        found.append(Listed(path, header, _summary_of(path)))
-    return sorted(found, key=lambda run: (run.header.started_at, run.path.name))
+        found.append((header.started_at, path.name, Listed(path, header, _summary_of(path))))
+    return [run for _, _, run in sorted(found, key=lambda row: row[:2])]
 
 
 def _summary_of(path: Path) -> dict[str, Any]:
-    try:
-        content = orjson.loads((path / "summary.json").read_bytes())
-    except (OSError, orjson.JSONDecodeError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    return read_object(path / "summary.json")
 
 
 def show_list(arguments: argparse.Namespace) -> int:
@@ -101,8 +134,10 @@ def show_list(arguments: argparse.Namespace) -> int:
             escape(run.path.name),
             escape(shown["label"] or ""),
             f"{shown['requests']:,}",
-            escape(rates),
-            shown["verdict"] or "not reported",
+            escape(
+                rates if isinstance(run, Listed) else shown["answer"] or f"{shown['points']} points"
+            ),
+            shown["verdict"] or ("not reported" if isinstance(run, Listed) else shown["kind"]),
         )
     Console(width=None if sys.stdout.isatty() else _COLUMNS, highlight=False).print(table)
     return 0
@@ -193,11 +228,14 @@ def prune(arguments: argparse.Namespace) -> int:
     """Remove all runs of a folder but the latest; with --dry-run only say which."""
     if arguments.keep < 0:
         raise ConfigError("--keep: a number from 0 on")
-    runs = list_runs(arguments.folder)
+    runs = [run for run in list_runs(arguments.folder) if isinstance(run, Listed)]
     old = runs[: max(0, len(runs) - arguments.keep)]
     for run in old:
         if is_running(run.path):
             print(f"kept {run.path}: still going on")
+            continue
+        if read_object(run.path / _JOB).get("keep") is True:
+            print(f"kept {run.path}: the service was asked to keep it")
             continue
         if not arguments.dry_run:
             shutil.rmtree(run.path)

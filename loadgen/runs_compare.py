@@ -16,15 +16,14 @@ from typing import Any, Final
 from rich.console import Console
 from rich.markup import escape
 
-from loadgen import stats
 from loadgen.archive import Run, read_run
-from loadgen.compare import figures, ratio_of
+from loadgen.compare import figures
 from loadgen.errors import ConfigError
-from loadgen.paired import compare_paired
 from loadgen.record import SCHEMA_VERSION
 from loadgen.report import Result, read_result
 from loadgen.report.text import print_figures, print_paired, print_verdict
 from loadgen.report_cli import INVALID, print_json
+from loadgen.two_runs import Side, compare_two
 from loadgen.verdict import Grade
 
 _TABLE_COLUMNS: Final = 100
@@ -46,20 +45,22 @@ def compare_runs(arguments: argparse.Namespace) -> int:
     names = targets if targets[0] != targets[1] else [run.header.run_id for run in runs]
     if names[0] == names[1]:
         raise ConfigError(f"{arguments.run_b}: is the same run as {arguments.run_a}")
-    columns = [result.columns[target] for result, target in zip(results, targets, strict=True)]
-    percentiles, slo = results[0].percentiles, results[0].slo
-    summaries = {
-        name: stats.summarise(c, percentiles, slo) for name, c in zip(names, columns, strict=True)
-    }
-    paired = {names[1]: compare_paired(columns[0], columns[1], slo)}
+    found = compare_two(
+        *(
+            Side(result.run, target, result.columns[target])
+            for result, target in zip(results, targets, strict=True)
+        )
+    )
+    assert found.paired is not None  # they are of one trace
+    summaries = dict(zip(names, (found.a, found.b), strict=True))
+    paired = {names[1]: found.paired}
     if arguments.json:
-        headline = [figures(summary) for summary in summaries.values()]
         print_json(
             {
                 "schema_version": SCHEMA_VERSION,
                 "baseline": names[0],
-                "targets": dict(zip(names, headline, strict=True)),
-                "ratios": {names[1]: ratio_of(headline[1], headline[0])},
+                "targets": {name: figures(summary) for name, summary in summaries.items()},
+                "ratios": {names[1]: found.ratio},
                 "paired": {name: asdict(found) for name, found in paired.items()},
                 "verdicts": {run.header.run_id: str(r.verdict.grade) for run, r in _each(results)},
                 "caveat": CAVEAT,
@@ -67,7 +68,7 @@ def compare_runs(arguments: argparse.Namespace) -> int:
         )
     else:
         console = Console(width=None if sys.stdout.isatty() else _TABLE_COLUMNS, highlight=False)
-        print_figures(summaries, percentiles, console)
+        print_figures(summaries, results[0].percentiles, console)
         print_paired(summaries, paired, console)
         console.print(CAVEAT)
         for run, result in _each(results):

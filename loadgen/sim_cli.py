@@ -8,16 +8,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
 from loadgen.config import GeneratorConfig
+from loadgen.config_file import read_config, trace_and_laws, under_flags
 from loadgen.errors import ConfigError
+from loadgen.exporter import Exporter
 from loadgen.flags import add_flags, flag_of, take, validate
 from loadgen.report import rebuild
 from loadgen.report_cli import print_json, show
+from loadgen.run_flags import add_config_flag
 from loadgen.sim.config import (
+    SECTIONS,
     ArrivalConfig,
     FleetConfig,
     PolicyConfig,
@@ -36,18 +39,12 @@ from loadgen.sim.lesson import (
     lesson1_policies,
 )
 from loadgen.sim.plots import write_plots
-from loadgen.sim.simulate import find_replicas, simulate
+from loadgen.sim.simulate import describe_simulation, find_replicas, simulate
+from loadgen.status import make_run_dir, status_in
 
 _COLUMNS: Final = 100
 _PRESETS: Final = ("lesson1", "lesson1-policies")
 _OF_THE_LESSON: Final = {"num_prompts", "seed", "batch_size"}
-_MODELS: Final[dict[str, type[BaseModel]]] = {
-    "generate": GeneratorConfig,
-    "policies": PolicyConfig,
-    "load": ArrivalConfig,
-    "fleet": FleetConfig,
-    "output": SimResultConfig,
-}
 
 
 def simulate_trace(arguments: argparse.Namespace) -> int:
@@ -55,6 +52,22 @@ def simulate_trace(arguments: argparse.Namespace) -> int:
     if arguments.lesson is not None:
         return _do_lesson(arguments)
     config = _config(arguments)
+    if arguments.dry_run:
+        print_json(describe_simulation(config))
+        return 0
+    run_dir = config.output.run_dir
+    if run_dir is not None:
+        if config.fleet.find_replicas or not config.output.records:
+            raise ConfigError("--run-dir: holds records; leave it out, or what keeps none")
+        make_run_dir(run_dir)
+    with status_in(run_dir, Exporter()) as status:
+        code = _simulate(config, arguments)
+        if status is not None:
+            status.end(code)
+    return code
+
+
+def _simulate(config: SimulateConfig, arguments: argparse.Namespace) -> int:
     if config.fleet.find_replicas:
         return _find(config, as_json=arguments.json)
     simulation = simulate(config, arguments.command_line)
@@ -83,21 +96,23 @@ def simulate_trace(arguments: argparse.Namespace) -> int:
 
 
 def _config(arguments: argparse.Namespace) -> SimulateConfig:
-    given = {key: take(model, arguments) for key, model in _MODELS.items()}
-    if arguments.trace is not None and given["generate"]:
-        flag = flag_of(next(iter(given["generate"])))
-        raise ConfigError(f"{flag}: the trace is given by {arguments.trace}; leave one of them out")
-    parts: dict[str, Any] = {key: validate(model, given[key]) for key, model in _MODELS.items()}
-    return validate(SimulateConfig, {"trace": arguments.trace, **parts})
+    content = read_config(arguments.config, SECTIONS)
+    given = {key: take(model, arguments) for key, model in SECTIONS.items()}
+    trace, drawn = trace_and_laws(arguments.trace, given["generate"], content)
+    parts: dict[str, Any] = {
+        key: validate(model, drawn if key == "generate" else under_flags(content, key, given[key]))
+        for key, model in SECTIONS.items()
+    }
+    return validate(SimulateConfig, {"trace": trace, **parts})
 
 
 def _do_lesson(arguments: argparse.Namespace) -> int:
     given: dict[str, Any] = {}
-    for model in _MODELS.values():
+    for model in SECTIONS.values():
         given |= take(model, arguments)
     wrong = sorted(given.keys() - _OF_THE_LESSON)
-    if wrong or arguments.trace is not None or arguments.plots is not None:
-        flag = flag_of(wrong[0]) if wrong else "TRACE and --plots"
+    if wrong or arguments.trace or arguments.plots or arguments.config or arguments.dry_run:
+        flag = flag_of(wrong[0]) if wrong else "TRACE, --plots, --config and --dry-run"
         raise ConfigError(
             f"--preset: leave out {flag}; a lesson takes --num-prompts, --seed and --batch-size"
         )
@@ -247,7 +262,12 @@ def add_simulate(commands: Any) -> None:
         choices=_PRESETS,
         help="lesson1: the batching lesson's table; lesson1-policies: orders of its queue",
     )
+    add_config_flag(command)
     command.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    command.add_argument(
+        "--dry-run", action="store_true", help="say as JSON what would be simulated, and end"
+    )
+    command.add_argument("--quiet", action="store_true", help="as for a run; it shows no progress")
     command.add_argument(
         "--plots", type=Path, metavar="DIR", help="write plots of slots, throughput and waste"
     )

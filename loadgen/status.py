@@ -50,7 +50,7 @@ class StatusFile:
         self._registry = CollectorRegistry()
         self._registry.register(exporter)
         self._run_id: str | None = None
-        self._began_s = 0.0
+        self._began_s: float | None = None
         self._was_active = False
         self._recent: dict[str, deque[tuple[float, LiveCounters]]] = {}
         self._next_metrics_s = 0.0
@@ -88,8 +88,10 @@ class StatusFile:
         live = self._exporter.newest
         if live is None:
             return
+        if self._began_s is None:  # of the first run, where there are several: points of a sweep
+            self._began_s = now_s
         if live.run_id != self._run_id:
-            self._run_id, self._began_s = live.run_id, now_s
+            self._run_id = live.run_id
             self._recent.clear()
         is_active = live.is_active
         if is_active or self._was_active:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadgen.exploration import Exploration, requests_for
-from loadgen.explore_config import SweepConfig
+from loadgen.exploration import Exploration
+from loadgen.explore_config import SweepConfig, requests_for
 from loadgen.exporter import Exporter
 from loadgen.points import in_order
 from loadgen.progress import Progress

@@ -27,6 +27,7 @@ from starlette.exceptions import HTTPException
 
 from loadgen import __version__
 from loadgen.errors import ConfigError, LoadgenError
+from loadgen.journal import HEADER
 from loadgen.service import described
 from loadgen.service.events import MOST_WATCHERS, Watchers, events_of
 from loadgen.service.guard import (
@@ -44,7 +45,7 @@ from loadgen.service.process import environment_of_child
 from loadgen.service.queue import Queue
 from loadgen.service.refusal import Refusal
 from loadgen.service.results import Results
-from loadgen.service.runs import State, detail, matching
+from loadgen.service.runs import RUN_ID, State, detail, matching
 from loadgen.service.settings import Settings
 from loadgen.service.spec import KINDS, Spec, read_spec
 from loadgen.service.targets import check_targets
@@ -165,7 +166,7 @@ def _add_runs(app: FastAPI, service: Service) -> None:
     async def start_run(request: Request, dry_run: bool = False) -> Response:
         """Put a run in line. With `dry_run`, say what it would send, and send nothing."""
         spec = read_spec(await json_of(request), service.settings, service.environment)
-        await check_targets(spec.config.targets, service.settings.allowed)
+        await check_targets(spec.targets, service.settings.allowed)
         if dry_run:
             return answer(await service.results.described(spec))
         run_id = await asyncio.to_thread(queue.add, spec)
@@ -264,6 +265,17 @@ def _add_results(app: FastAPI, service: Service) -> None:
         file = await results.file(path, "report.html")
         policy = {"content-security-policy": REPORT_POLICY}
         return FileResponse(file, media_type="text/html", headers=policy)
+
+    @app.get("/api/runs/{run_id}/{point}/report.html", responses=described.POINT)
+    async def get_point(run_id: str, point: str) -> Response:
+        """The report of one point of a sweep or a search, where its report links to it."""
+        path = service.directory(run_id) / point
+        if not RUN_ID.fullmatch(point) or path.is_symlink() or not (path / HEADER).is_file():
+            raise Refusal(404, "no such point")
+        if not (path / "report.html").is_file():
+            raise Refusal(409, "the point has no report: it did not end")
+        policy = {"content-security-policy": REPORT_POLICY}
+        return FileResponse(path / "report.html", media_type="text/html", headers=policy)
 
     @app.get("/api/runs/{run_id}/records", responses=described.RECORDS)
     async def get_records(

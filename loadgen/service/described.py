@@ -24,6 +24,25 @@ _COMPARE: Final = {
     "generate": {"preset": "lesson1", "num_prompts": 64, "request_rate": 8.0},
     "compare": {"blocks": 4},
 }
+_SWEEP: Final = {
+    "kind": "sweep",
+    "targets": [{"name": "mine", "base_url": "http://127.0.0.1:8000"}],
+    "generate": {"preset": "lesson1"},
+    "sweep": {"rates": [1, 2, 4, 8], "seconds_per_point": 30},
+    "output": {"label": "how it bends"},
+}
+_CAPACITY: Final = {
+    "kind": "capacity",
+    "targets": [{"name": "mine", "base_url": "http://127.0.0.1:8000"}],
+    "capacity": {"share": 0.95, "start_rate": 1, "max_rate": 64},
+    "output": {"goodput": {"ttft": 500, "tpot": 50}},
+}
+_SIMULATE: Final = {
+    "kind": "simulate",
+    "generate": {"preset": "lesson1", "num_prompts": 1000, "request_rate": 2.0},
+    "policies": {"policy": ["static", "continuous"], "batch_size": 16},
+}
+EXAMPLES: Final = (EXAMPLE, _COMPARE, _SWEEP, _CAPACITY, _SIMULATE)
 _ID: Final = "20261129T140301Z-run-5f3a"
 _TRACE: Final = {
     "id": "8c6f2d1e" * 8,
@@ -48,6 +67,7 @@ _ROW: Final = {
     "ttft_p50_ms": {"mine": 20.4},
     "exit_code": 0,
     "error": None,
+    "answer": None,
     "keep": False,
     "is_ours": True,
     "bytes": 303104,
@@ -101,7 +121,7 @@ STARTED: Final[Answers] = {
 RUN: Final = _body(
     "application/json",
     schema(),
-    examples={"run": {"value": EXAMPLE}, "compare": {"value": _COMPARE}},
+    examples={example["kind"]: {"value": example} for example in EXAMPLES},
 )
 LIST: Final[Answers] = {
     200: _json(
@@ -138,6 +158,7 @@ EVENTS: Final[Answers] = {
     }
 }
 REPORT: Final[Answers] = {200: _bytes("The report", "text/html", "text/plain")}
+POINT: Final[Answers] = {200: _bytes("The point's report", "text/html")}
 RECORDS: Final[Answers] = {
     200: _bytes("One row a request", "application/vnd.apache.parquet", "text/csv")
 }

@@ -21,6 +21,7 @@ import orjson
 
 from loadgen.clock import monotonic
 from loadgen.journal import HEADER, new_run_path, write_whole
+from loadgen.search_files import SEARCH
 from loadgen.service import process
 from loadgen.service.refusal import Refusal
 from loadgen.service.runs import (
@@ -250,7 +251,7 @@ class Queue:
             code = None if child is None else child.process.returncode
             last = tail_of(path / LOG).strip().rpartition("\n")[2].removeprefix("loadgen: ")
             if stop is not None:
-                had_begun = (path / HEADER).exists()
+                had_begun = (path / HEADER).exists() or (path / SEARCH).exists()
                 why = "did not end when it was cut off" if had_begun else "had not begun to send"
                 self._over(run_id, State.STOPPED, why)
             elif code in (1, 2):

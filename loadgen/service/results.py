@@ -17,6 +17,7 @@ from typing import Any, Final
 import orjson
 
 from loadgen.journal import HEADER
+from loadgen.search_files import SEARCH
 from loadgen.service import process
 from loadgen.service.refusal import Refusal
 from loadgen.service.runs import RESULT, read_row
@@ -61,6 +62,14 @@ class Results:
             raise Refusal(404, "no such run")
         if not row.state.has_ended:
             raise Refusal(409, f"the run is {row.state}; its results are made when it has ended")
+        if (path / SEARCH).is_file():
+            if (path / name).is_file():
+                return path / name
+            raise Refusal(
+                409,
+                f"a {row.kind} has no {name}: its points are runs of their own, and its report is "
+                "made when it ends or is stopped",
+            )
         if not (path / HEADER).is_file():
             raise Refusal(409, f"the run sent nothing: {row.error or row.state}")
         if not (path / name).is_file():
@@ -74,7 +83,9 @@ class Results:
     async def text(self, path: Path) -> str:
         """The table that the command prints, without the place of its report."""
         file = await self.file(path, RESULT)
-        if not file.stat().st_size:  # the run was killed before it printed
+        if (
+            not file.stat().st_size and (path / HEADER).is_file()
+        ):  # the run was killed before it printed
             async with self.turn():
                 file.write_bytes(await self._call(*process.command("report", str(path))))
         lines = file.read_text(errors="replace").splitlines()

@@ -27,6 +27,7 @@ import orjson
 from loadgen.errors import LoadgenError
 from loadgen.journal import EVENTS, HEADER
 from loadgen.machine import is_running
+from loadgen.search_files import SEARCH, course_of, goes_on, has_ended, header_of, result_of
 from loadgen.status import LIVE
 
 JOB: Final = "job.json"
@@ -37,7 +38,7 @@ RESULT: Final = "result.txt"
 LOG: Final = "log.txt"
 RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """A name that is one step of a path and no other: no separator, no dot in front."""
-_SHOWN: Final = ("targets", "generate", "load", "compare")
+_SHOWN: Final = ("targets", "generate", "load", "compare", "sweep", "capacity", "fleet")
 """What is told of the configuration of a run that the service did not start: it names files."""
 _STOPPED_CODE: Final = 130
 _LOG_BYTES: Final = 2000
@@ -77,6 +78,8 @@ class Row:
     ttft_p50_ms: dict[str, float | None]
     exit_code: int | None
     error: str | None
+    answer: str | None
+    """What a sweep or a search for a capacity found, in a sentence."""
     keep: bool
     is_ours: bool
     """Whether the service started it, or will."""
@@ -121,7 +124,7 @@ class Folder:
         if not RUN_ID.fullmatch(run_id):
             return None
         path = self.path / run_id
-        is_run = (path / JOB).is_file() or (path / HEADER).is_file()
+        is_run = any((path / name).is_file() for name in (JOB, HEADER, SEARCH))
         return path if is_run and not path.is_symlink() else None
 
     def row(self, run_id: str) -> Row | None:
@@ -141,7 +144,7 @@ def _directories(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 def read_row(path: Path) -> Row | None:
     """What the files of a directory say; None where it is no run, or is just being removed."""
-    job, header = read_json(path / JOB), read_json(path / HEADER)
+    job, header = read_json(path / JOB), read_json(path / HEADER) or header_of(path)
     if not job and not header:
         return None
     summary = read_json(path / "summary.json")
@@ -164,6 +167,7 @@ def read_row(path: Path) -> Row | None:
         ttft_p50_ms={n: _p50_ms(figures.get(n, {}).get("ttft_s")) for n in targets},
         exit_code=live.get("exit_code"),
         error=over.get("error") or live.get("error") or None,
+        answer=result_of(path).get("answer"),
         keep=bool(job.get("keep")),
         is_ours=bool(job),
         bytes=_size_of(path),
@@ -186,6 +190,10 @@ def _state_of(
             return State.RUNNING, live
         was_started = (path / PROCESS).exists() or bool(live) or bool(header)
         return (State.INTERRUPTED if was_started else State.QUEUED), live
+    if (path / SEARCH).is_file():
+        if goes_on(path):
+            return State.RUNNING, live
+        return (State.FINISHED if has_ended(path) else State.INTERRUPTED), live
     if summary:
         return State.FINISHED, live
     return (State.RUNNING if is_running(_process_of_cli(path)) else State.INTERRUPTED), live
@@ -232,6 +240,8 @@ def _size_of(path: Path) -> int:
         with os.scandir(path) as entries:
             for entry in entries:
                 total += entry.stat(follow_symlinks=False).st_blocks * 512
+                if entry.is_dir(follow_symlinks=False):  # a point of a sweep
+                    total += _size_of(Path(entry.path))
     except OSError:
         pass  # it is just being removed
     return total
@@ -280,7 +290,7 @@ def to_prune(rows: Sequence[Row], keep_runs: int, most_bytes: float) -> list[Row
 
 def remove(path: Path) -> None:
     """Remove a run; what is half removed is no run any more."""
-    for name in (JOB, HEADER):
+    for name in (JOB, HEADER, SEARCH):
         (path / name).unlink(missing_ok=True)
     shutil.rmtree(path, ignore_errors=True)
 
@@ -290,7 +300,7 @@ def detail(path: Path) -> dict[str, Any]:
     row = read_row(path)
     if row is None:
         raise LoadgenError(f"{path.name}: no such run")
-    job, header = read_json(path / JOB), read_json(path / HEADER)
+    job, header = read_json(path / JOB), read_json(path / HEADER) or header_of(path)
     config = job.get("config") or header.get("config") or {}
     return {
         **row.as_json(),
@@ -299,6 +309,8 @@ def detail(path: Path) -> dict[str, Any]:
         "progress": progress_of(path),
         "summary": read_json(path / "summary.json") or None,
         "comparison": read_json(path / "comparison.json") or None,
+        "curve": result_of(path) or None,
+        "points": course_of(path),
         "log": tail_of(path / LOG),
         "has_report": (path / "report.html").is_file(),
     }
@@ -308,6 +320,8 @@ def progress_of(path: Path) -> dict[str, Any] | None:
     """`live.json` without the process that wrote it."""
     live = read_json(path / LIVE)
     live.pop("process", None)
+    if live and (course := course_of(path)) is not None:
+        live["points"] = {key: course[key] for key in ("done", "of", "load")}
     return live or None
 
 

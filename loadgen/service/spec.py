@@ -8,23 +8,29 @@ service, or is given once and never told again. It starts nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pydantic import BaseModel
 
 from loadgen.config import (
-    CompareConfig,
     GeneratorConfig,
-    LoadConfig,
     OutputConfig,
     RequestConfig,
     RunConfig,
     TargetConfig,
 )
-from loadgen.config_file import check_sections
+from loadgen.config_file import POINT_SECTIONS, SECTIONS, Sections, check_sections
 from loadgen.errors import ConfigError
+from loadgen.explore_config import SECTIONS as EXPLORE_SECTIONS
+from loadgen.explore_config import (
+    CapacityConfig,
+    PointsConfig,
+    SweepConfig,
+    config_of,
+    most_requests,
+)
 from loadgen.flags import validate
 from loadgen.secrets import (
     STRUCK,
@@ -36,6 +42,8 @@ from loadgen.secrets import (
 )
 from loadgen.service.refusal import Refusal
 from loadgen.service.settings import KEY_PREFIX, Settings
+from loadgen.sim.config import SECTIONS as SIM_SECTIONS
+from loadgen.sim.config import FleetConfig, PolicyConfig, SimResultConfig, SimulateConfig
 
 TRACE_ID: Final = re.compile(r"[0-9a-f]{64}")
 """The SHA-256 of the trace's file."""
@@ -45,6 +53,9 @@ _MOST_KEY_CHARS: Final = 4096
 _MOST_TARGETS: Final = 16
 
 
+Config = RunConfig | PointsConfig | SimulateConfig
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One kind of run: the command that does it, and how many targets it takes."""
@@ -52,27 +63,47 @@ class Kind:
     words: tuple[str, ...]
     fewest_targets: int
     most_targets: int
-    sections: tuple[str, ...]
-    """Keys of the configuration that a client may give."""
+    sections: Sections
+    """Of its configuration; of each, a client may set `fields_of`."""
+    build: Callable[[dict[str, Any]], Config]
+    """The checked configuration of a content; raises ConfigError."""
 
 
-_SECTIONS: Final = ("trace", "generate", "targets", "request", "load", "output")
+def _run(content: dict[str, Any]) -> RunConfig:
+    return validate(RunConfig, content)
+
+
 KINDS: Final = {
-    "run": Kind(("run",), 1, 1, _SECTIONS),
-    "compare": Kind(("compare",), 2, _MOST_TARGETS, (*_SECTIONS, "compare")),
+    "run": Kind(("run",), 1, 1, POINT_SECTIONS, _run),
+    "compare": Kind(("compare",), 2, _MOST_TARGETS, SECTIONS, _run),
+    "sweep": Kind(
+        *(("sweep",), 1, 1, EXPLORE_SECTIONS["sweep"]),
+        lambda content: config_of("sweep", SweepConfig, content),
+    ),
+    "capacity": Kind(
+        *(("capacity",), 1, 1, EXPLORE_SECTIONS["capacity"]),
+        lambda content: config_of("capacity", CapacityConfig, content),
+    ),
+    "simulate": Kind(
+        *(("simulate",), 0, 0, SIM_SECTIONS), lambda content: validate(SimulateConfig, content)
+    ),
 }
 
-FIELDS: Final[dict[str, tuple[type[BaseModel], frozenset[str]]]] = {
-    "generate": (GeneratorConfig, frozenset(GeneratorConfig.model_fields) - {"lengths_from"}),
-    "request": (
-        RequestConfig,
-        frozenset(RequestConfig.model_fields) - {"tokenizer", "token_ids", "transport"},
-    ),
-    "load": (LoadConfig, frozenset(LoadConfig.model_fields)),
-    "compare": (CompareConfig, frozenset(CompareConfig.model_fields)),
-    "output": (OutputConfig, frozenset({"label", "metadata", "goodput", "metric_percentiles"})),
+_OF_RESULTS: Final = {"label", "metadata", "goodput", "metric_percentiles"}
+_WITHHELD: Final[dict[type[BaseModel], set[str]]] = {
+    GeneratorConfig: {"lengths_from"},
+    RequestConfig: {"tokenizer", "token_ids", "transport"},
+    OutputConfig: OutputConfig.model_fields.keys() - _OF_RESULTS,
+    SimResultConfig: SimResultConfig.model_fields.keys() - _OF_RESULTS,
+    PolicyConfig: {"cost"},
+    FleetConfig: {"find_replicas", "good_share"},
 }
-"""Of each section, its model, and the fields that a client may set: no path, no port, no folder."""
+
+
+def fields_of(section: type[BaseModel]) -> set[str]:
+    """What a client may set of a section: no path, no port, no folder."""
+    return section.model_fields.keys() - _WITHHELD.get(section, set())
+
 
 _OWN: Final = ("kind", "api_key", "keep", "repeat")
 
@@ -84,10 +115,21 @@ class Spec:
     kind: str
     content: dict[str, Any]
     """The configuration file's content for the command, the trace still as its id."""
-    config: RunConfig
+    config: Config
     api_key: str | None = field(default=None, repr=False)
     keep: bool = False
     repeat: bool = False
+
+    @property
+    def run(self) -> RunConfig | None:
+        """What is asked of targets; None: it asks none."""
+        if isinstance(self.config, PointsConfig):
+            return self.config.run
+        return self.config if isinstance(self.config, RunConfig) else None
+
+    @property
+    def targets(self) -> tuple[TargetConfig, ...]:
+        return () if self.run is None else self.run.targets
 
     @property
     def key_variable(self) -> str | None:
@@ -103,13 +145,15 @@ class Spec:
     @property
     def shown(self) -> dict[str, Any]:
         """`content` with everything struck out that may be a secret."""
-        request = self.config.request
+        if self.run is None:
+            return self.content
+        request = self.run.request
         redactor = Redactor(
             [
                 self.api_key,
                 *secrets_of_headers(request.header),
                 *secrets_of_body(request.extra_body),
-                *(s for target in self.config.targets for s in secrets_of_url(target.base_url)),
+                *(s for target in self.targets for s in secrets_of_url(target.base_url)),
             ]
         )
         shown: dict[str, Any] = _struck(self.content, redactor)
@@ -138,25 +182,22 @@ def read_spec(body: Any, settings: Settings, environment: Mapping[str, str]) -> 
     if not isinstance(kind, str) or kind not in KINDS:
         raise Refusal(422, f"kind: must be one of {', '.join(KINDS)}")
     content = {key: value for key, value in body.items() if key not in _OWN}
+    known = ("trace", *KINDS[kind].sections)
     for key in content:
-        if key not in KINDS[kind].sections:
-            raise Refusal(
-                422,
-                f"{key[:60]}: no such key for {kind}; there are {', '.join(KINDS[kind].sections)}",
-            )
-    for name in content.keys() & FIELDS.keys():
-        _only_allowed(content[name], name)
+        if key not in known:
+            raise Refusal(422, f"{key[:60]}: no such key for {kind}; there are {', '.join(known)}")
+    for name, model in KINDS[kind].sections.items():
+        _only_allowed(content.get(name), name, model)
     trace = content.get("trace")
     if trace is not None and not (isinstance(trace, str) and TRACE_ID.fullmatch(trace)):
         raise Refusal(422, "trace: must be the id that POST /api/traces gave")
     if trace is not None and content.get("generate"):
         raise Refusal(422, "generate: the trace is given; leave one of them out")
     try:
-        check_sections(content, "body")
-        config = validate(RunConfig, {**content, "trace": None})
+        check_sections(content, "body", KINDS[kind].sections)
+        config = KINDS[kind].build({**content, "trace": None})
     except ConfigError as error:
         raise Refusal(422, _FLAG.sub(lambda flag: flag[1].replace("-", "_"), str(error))) from None
-    _check_config(kind, config, settings)
     spec = Spec(
         kind=kind,
         content=content,
@@ -165,31 +206,37 @@ def read_spec(body: Any, settings: Settings, environment: Mapping[str, str]) -> 
         keep=_flag(body, "keep"),
         repeat=_flag(body, "repeat"),
     )
+    _check_size(spec, settings)
     _check_key(spec, settings, environment)
     return spec
 
 
-def _only_allowed(section: Any, name: str) -> None:
-    model, allowed = FIELDS[name]
+def _only_allowed(section: Any, name: str, model: type[BaseModel]) -> None:
     if isinstance(section, dict):
         for key in section:
-            if key in model.model_fields and key not in allowed:
+            if key in model.model_fields and key not in fields_of(model):
                 raise Refusal(422, f"{name}.{key}: is not for a client of the service to say")
 
 
-def _check_config(kind: str, config: RunConfig, settings: Settings) -> None:
-    limits = KINDS[kind]
-    if not limits.fewest_targets <= len(config.targets) <= limits.most_targets:
+def _check_size(spec: Spec, settings: Settings) -> None:
+    limits, count = KINDS[spec.kind], len(spec.targets)
+    if not limits.fewest_targets <= count <= limits.most_targets:
         wanted = (
             str(limits.fewest_targets)
             if limits.fewest_targets == limits.most_targets
             else f"{limits.fewest_targets} to {limits.most_targets}"
         )
-        raise Refusal(422, f"targets: {kind} takes {wanted}, got {len(config.targets)}")
-    if config.generate.num_prompts > settings.flags.max_requests:
-        raise Refusal(422, f"generate.num_prompts: at most {settings.flags.max_requests} here")
-    profile = config.generate.rate_profile
-    if profile is not None and profile.startswith("trace:"):
+        raise Refusal(422, f"targets: {spec.kind} takes {wanted}, got {count}")
+    config, most = spec.config, settings.flags.max_requests
+    if isinstance(config, PointsConfig):
+        if most_requests(config) > most:
+            raise Refusal(422, f"{spec.kind}: a point may have at most {most} requests here")
+        generate = config.run.generate
+    else:
+        generate = config.generate
+    if generate.num_prompts > most:
+        raise Refusal(422, f"generate.num_prompts: at most {most} here")
+    if generate.rate_profile is not None and generate.rate_profile.startswith("trace:"):
         raise Refusal(
             422, "generate.rate_profile: a file is not for a client of the service to name"
         )
@@ -238,37 +285,50 @@ def _check_key(spec: Spec, settings: Settings, environment: Mapping[str, str]) -
 
 def schema() -> dict[str, Any]:
     """The JSON schema of what `read_spec` takes, for the OpenAPI document; without references."""
+    return {"oneOf": [_schema_of(name, kind) for name, kind in KINDS.items()]}
+
+
+def _schema_of(name: str, kind: Kind) -> dict[str, Any]:
+    is_default = name == next(iter(KINDS))
     properties: dict[str, Any] = {
-        "kind": {"type": "string", "enum": list(KINDS), "default": "run"},
+        "kind": {"type": "string", "enum": [name]} | ({"default": name} if is_default else {}),
         "trace": {
             "type": ["string", "null"],
             "pattern": f"^{TRACE_ID.pattern}$",
             "description": "id of an uploaded trace; without it one is drawn by `generate`",
         },
-        "targets": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": _MOST_TARGETS,
-            "items": _inline(TargetConfig.model_json_schema()),
-        },
+        "keep": {"type": "boolean", "description": "never prune this run"},
+        "repeat": {"type": "boolean", "description": "queue it again whenever it has finished"},
         "api_key": {
             "type": ["string", "null"],
             "maxLength": _MOST_KEY_CHARS,
             "writeOnly": True,
             "description": "given to the run alone; never kept and never told",
         },
-        "keep": {"type": "boolean", "description": "never prune this run"},
-        "repeat": {"type": "boolean", "description": "queue it again whenever it has finished"},
     }
-    for name, (model, allowed) in FIELDS.items():
+    for section, model in kind.sections.items():
         whole = _inline(model.model_json_schema())
-        whole["properties"] = {
-            key: value for key, value in whole["properties"].items() if key in allowed
-        }
-        properties[name] = whole
+        if section == "targets":
+            whole = {
+                "type": "array",
+                "minItems": kind.fewest_targets,
+                "maxItems": kind.most_targets,
+                "items": whole,
+            }
+        else:
+            whole["properties"] = {
+                key: value for key, value in whole["properties"].items() if key in fields_of(model)
+            }
+        properties[section] = whole
     return {
         "type": "object",
-        "required": ["targets"],
+        "title": name,
+        "required": [
+            *(() if is_default else ("kind",)),
+            *(("targets",) if "targets" in kind.sections else ()),
+            *((name,) if name == "sweep" else ()),
+            *(("output",) if name == "capacity" else ()),
+        ],
         "additionalProperties": False,
         "properties": properties,
     }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -210,3 +210,13 @@ class SimulateConfig(Strict):
         if self.fleet.find_replicas and not self.output.goodput:
             raise conflict("find_replicas", "needs limits to meet: give", ["goodput"])
         return self
+
+
+SECTIONS: Final[dict[str, type[Strict]]] = {
+    "generate": GeneratorConfig,
+    "policies": PolicyConfig,
+    "load": ArrivalConfig,
+    "fleet": FleetConfig,
+    "output": SimResultConfig,
+}
+"""Of a simulation's configuration file."""

@@ -18,8 +18,17 @@ from typing import Any, Final
 import orjson
 
 from loadgen import __version__
-from loadgen.errors import ConfigError
-from loadgen.journal import EventLog, Journal, begin_run, new_run_path, write_whole
+from loadgen.errors import ConfigError, RunDirectoryError
+from loadgen.journal import (
+    EVENTS,
+    HEADER,
+    TRACE,
+    EventLog,
+    Journal,
+    begin_run,
+    new_run_path,
+    write_whole,
+)
 from loadgen.machine import describe_machine
 from loadgen.record import Outcome, RequestRecord, RunHeader, TargetInfo, TokenSource
 from loadgen.schedule import Shot, closed_loop, gangs, open_loop, open_sessions
@@ -79,7 +88,9 @@ def simulate(config: SimulateConfig, command: Sequence[str] = ()) -> Simulation:
             figures[str(name)] = tally.as_json(config.output.metric_percentiles)
         return Simulation(None, done, figures)
     started = datetime.now(UTC)
-    path = new_run_path(config.output.result_dir, KIND, started)
+    path = config.output.run_dir or new_run_path(config.output.result_dir, KIND, started)
+    if (path / HEADER).exists():
+        raise RunDirectoryError(f"--run-dir: {path} holds a run; give another directory")
     begin_run(path, _header(config, work, costs, command, path, started), work.data)
     try:
         with closing(EventLog(path)) as log:
@@ -87,8 +98,16 @@ def simulate(config: SimulateConfig, command: Sequence[str] = ()) -> Simulation:
                 log.turn_began(name, 0, 0, 0.0)
                 journal = Journal(path, number)
                 done[str(name)] = work_done(_play_for_records(config, work, name, costs, journal))
-    except NeverFitsError:  # half a simulation is of no use, and made anew at no cost
-        shutil.rmtree(path)
+    except (
+        NeverFitsError,
+        KeyboardInterrupt,
+    ):  # half a simulation is of no use, and made anew at no cost
+        if config.output.run_dir is None:
+            shutil.rmtree(path)
+        else:  # the folder is somebody else's
+            names = (HEADER, TRACE, EVENTS)
+            for file in (*map(path.joinpath, names), *path.glob("records-*.jsonl")):
+                file.unlink()
         raise
     held = {
         name: [asdict(hold) for hold in holds_of(config, work, PolicyName(name), cost)]
@@ -98,6 +117,21 @@ def simulate(config: SimulateConfig, command: Sequence[str] = ()) -> Simulation:
     option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     write_whole(path / SIMULATION, orjson.dumps(content, option=option))
     return Simulation(path, done, {})
+
+
+def describe_simulation(config: SimulateConfig) -> dict[str, Any]:
+    """What would be simulated; raises LoadgenError."""
+    work = load_work(config)
+    return {
+        "targets": {str(name): f"simulated:{name}" for name in config.policies.policy},
+        "trace": work.name,
+        "requests": len(work.trace),
+        "prompt_tokens": int(work.trace.input_length.sum()),
+        "output_tokens": int(work.trace.output_length.sum()),
+        "replicas": config.fleet.replicas,
+        "batch_size": config.policies.batch_size,
+        "cost": config.policies.cost,
+    }
 
 
 Costs = dict[str, tuple[StepCost, CostFile | None]]

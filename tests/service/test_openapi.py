@@ -38,6 +38,7 @@ ROUTES = (
     ("DELETE", "/api/runs/{run_id}"),
     ("GET", "/api/runs/{run_id}/events"),
     ("GET", "/api/runs/{run_id}/report"),
+    ("GET", "/api/runs/{run_id}/{point}/report.html"),
     ("GET", "/api/runs/{run_id}/records"),
     ("GET", "/api/runs/{run_id}/export/vllm"),
     ("POST", "/api/traces"),

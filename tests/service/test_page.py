@@ -205,6 +205,92 @@ def test_a_key_is_sent_and_forgotten(page: Page, serving: Serving, quick: str) -
         assert not file.is_file() or b"sk-canary-of-the-page" not in file.read_bytes(), file
 
 
+def test_a_capacity_from_the_form(page: Page, serving: Serving, quick: str) -> None:
+    """The kind shows its own fields; probes are told as they are done, and then the answer."""
+    page.goto("/#/new")
+    expect(page.get_by_label("Highest rate to probe")).to_be_hidden()
+    page.get_by_label("Kind").select_option("capacity")
+    expect(page.get_by_label("Arrivals a second")).to_be_hidden()
+    expect(page.get_by_label("TTFT within, ms")).to_have_value("500")
+    page.get_by_label("Endpoint", exact=True).fill(quick)
+    page.get_by_label("First rate to probe").fill("20")
+    page.get_by_label("Highest rate to probe").fill("40")
+    page.get_by_label("Requests a point, at least").fill("40")
+    page.get_by_label("Seconds a point, at least").fill("0")
+    page.get_by_label("fixed lengths").check()
+    page.get_by_label("Prompt tokens").fill("5")
+    page.get_by_label("Output tokens").fill("4")
+    page.get_by_label("TTFT within, ms").fill("2000")
+    page.get_by_label("Label").fill("how much from the page")
+    told = page.get_by_role("status", name="What will be sent")
+    expect(told).to_contain_text("Will probe 20 requests/s first", timeout=20_000)
+    shot(page, "capacity-form")
+    page.get_by_role("button", name="Start").click()
+    expect(page.locator(".counts")).to_contain_text("Point 1, load 20:", timeout=30_000)
+    table = page.get_by_role("region", name="Table of points")
+    expect(table.get_by_role("row").nth(1)).to_contain_text("20", timeout=30_000)
+    shot(page, "capacity-runs")
+    expect(page.locator(".state")).to_contain_text("finished", timeout=120_000)
+    expect(page.locator(".answer")).to_contain_text(re.compile("Under ttft|No capacity was found"))
+    shot(page, "capacity-done")
+    with page.expect_popup() as popup:
+        page.get_by_role("link", name="Report", exact=True).click()
+    expect(popup.value.get_by_role("heading", level=1)).to_contain_text("Capacity")
+    popup.value.get_by_text("The runs").click()
+    popup.value.get_by_role("link", name=re.compile(r"-run-")).first.click()
+    expect(popup.value.get_by_role("heading", level=1)).to_contain_text("20 requests/s asked")
+    page.goto("/")
+    page.get_by_label("Kind").select_option("capacity")
+    row = page.locator("tbody").get_by_role("row").first
+    expect(row).to_contain_text("how much from the page")
+    expect(row.get_by_role("checkbox")).to_be_disabled()
+
+
+def test_a_simulation_from_the_form(page: Page) -> None:
+    """It asks for no endpoint, sends nothing, and ends in the figures of two targets."""
+    page.goto("/#/new")
+    page.get_by_label("Kind").select_option("simulate")
+    expect(page.get_by_label("Endpoint", exact=True)).to_be_hidden()
+    page.get_by_label("Batch size").fill("8")
+    page.get_by_label("Requests", exact=True).fill("64")
+    told = page.get_by_role("status", name="What will be sent")
+    expect(told).to_contain_text("Will simulate 64 requests on static and", timeout=20_000)
+    expect(told).to_contain_text("Nothing is sent")
+    page.get_by_role("button", name="Start").click()
+    expect(page.locator(".state")).to_contain_text("finished", timeout=60_000)
+    figures = page.get_by_role("region", name="Figures")
+    expect(figures.get_by_role("columnheader", name="continuous")).to_be_visible()
+    expect(figures.get_by_role("row", name="Requests ok 64 64")).to_be_visible()
+
+
+def test_a_sweep_from_the_form(page: Page, serving: Serving, quick: str) -> None:
+    """Its points are a list; a mistake in it is told before anything is sent."""
+    page.goto("/#/new")
+    page.get_by_label("Kind").select_option("sweep")
+    page.get_by_label("Endpoint", exact=True).fill(quick)
+    page.get_by_label("Points", exact=True).fill("1,two")
+    told = page.get_by_role("status", name="What will be sent")
+    expect(told).to_contain_text("rates", timeout=20_000)
+    page.get_by_label("Points differ in").select_option("concurrencies")
+    page.get_by_label("Points", exact=True).fill("2, 4")
+    page.get_by_label("Requests a point, at least").fill("16")
+    expect(told).to_contain_text("Will measure 2 points, 2, 4,", timeout=20_000)
+    page.get_by_role("button", name="Start").click()
+    expect(page.get_by_text("2 of 2 points are done.")).to_be_visible(timeout=120_000)
+    expect(page.locator(".state")).to_contain_text("finished", timeout=60_000)
+
+
+def shot(page: Page, name: str) -> None:
+    """For people to look at, wide and narrow; and axe finds nothing in this state either."""
+    for size in (PHONE, WIDE):
+        page.set_viewport_size(size)
+        if SHOTS:
+            page.screenshot(path=Path(SHOTS) / f"{name}-{size['width']}.png", full_page=True)
+        assert page.evaluate("document.documentElement.scrollWidth") <= size["width"], name
+    violations = Axe().run(page).response["violations"]
+    assert [(v["id"], v["nodes"][0]["html"]) for v in violations] == [], name
+
+
 PARTS = ("list", "new", "run", "compare", "failed")
 
 

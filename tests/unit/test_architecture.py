@@ -105,6 +105,7 @@ RULES = {
     "loadgen.knee": EVERYTHING,
     "loadgen.points": EVERYTHING
     - of("record", "columns", "slo", "units", "paired", "stats", "verdict", "capacity", "knee"),
+    "loadgen.two_runs": OUTER | of("client", "report", "trace", "replay"),
     "loadgen.compare": EVERYTHING
     - of("record", "columns", "slo", "stats", "verdict", "paired", "gain", "units"),
     "loadgen.gain": EVERYTHING - of("record", "columns", "slo", "paired", "units"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 
 from loadgen.cli import build_parser, main
 from loadgen.errors import ConfigError, RunDirectoryError
-from loadgen.exploration import Exploration, read_config, requests_for
-from loadgen.explore_config import CapacityConfig, PointsConfig, SweepConfig
+from loadgen.exploration import Exploration, read_config
+from loadgen.explore_config import CapacityConfig, PointsConfig, SweepConfig, requests_for
 from loadgen.flags import validate
 from loadgen.knee import Knee
 from loadgen.points import Axis, Point
@@ -309,3 +310,27 @@ def test_a_point_survives_its_json() -> None:
     """What is written to search.json is read back as it was."""
     point = made_point()
     assert Point.of_json(orjson.loads(orjson.dumps(point.as_json()))) == point
+
+
+def test_flags_win_over_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--config` gives the run and the points; a flag takes the place of one key of it."""
+    file = tmp_path / "sweep.yaml"
+    file.write_text(
+        f"targets: [{{base_url: '{URL}'}}]\n"
+        "generate: {input_len: 7, output_len: 3}\n"
+        "sweep: {rates: [1, 2], num_prompts: 50, seconds_per_point: 0}\n"
+    )
+    assert main(["sweep", "--config", str(file), "--dry-run"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["points"] == [{"load": 1, "requests": 50}, {"load": 2, "requests": 50}]
+    assert (told["prompt_tokens"], told["duration_s"]) == (700, 75)
+    assert main(["sweep", "--config", str(file), "--rates", "4", "--dry-run"]) == 0
+    assert [one["load"] for one in json.loads(capsys.readouterr().out)["points"]] == [4]
+    assert main(["capacity", "--config", str(file), "--dry-run"]) == 2
+    assert "sweep: no such key" in capsys.readouterr().err
+    for wrong, said in (("run: {}", "run: no such key"), ("rates: [0]", "rates")):
+        file.write_text(f"targets: [{{base_url: '{URL}'}}]\nsweep: {{{wrong}}}\n")
+        assert main(["sweep", "--config", str(file), "--dry-run"]) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1

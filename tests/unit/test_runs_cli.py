@@ -190,3 +190,48 @@ def test_what_cannot_be_compared(
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def search(path: Path, day: int, **more: object) -> Path:
+    """A sweep's state, as far as a list reads it."""
+    path.mkdir()
+    run = {"targets": [{"base_url": "http://127.0.0.1:9"}], "output": {"label": "bends"}}
+    state = {
+        "kind": "sweep",
+        "config": {"run": run, "rates": [1, 2]},
+        "started_at": f"2026-01-0{day}T12:00:00.000+00:00",
+        "trace_sha256": "5" * 64,
+        "points_in_all": 2,
+        "points": [{"load": 1, "requests": 30}],
+    }
+    (path / "search.json").write_text(json.dumps(state | more))
+    return path
+
+
+def test_a_sweep_is_one_row(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By its age among the runs, with its kind and points; an odd one is left out."""
+    search(folder / "s", 2)
+    search(folder / "odd", 2, kind=["sweep"], points=3)
+    (folder / "torn").mkdir()
+    (folder / "torn" / "search.json").write_text('{"kind": "swe')
+    assert main(["runs", "list", str(folder), "--json"]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert [run["run_id"] for run in runs] == ["r1", "r2", "s", "r3"]
+    row = runs[2]
+    assert (row["kind"], row["label"], row["points"], row["requests"]) == ("sweep", "bends", 1, 30)
+    (folder / "s" / "sweep.json").write_text('{"kind": "sweep", "answer": "It bends at 2."}')
+    assert main(["runs", "list", str(folder)]) == 0
+    assert "It bends at 2." in capsys.readouterr().out
+
+
+def test_what_is_kept_is_not_pruned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the service was asked to keep stays, and so do its line and sweeps."""
+    (folder / "r1" / "job.json").write_text('{"keep": true}')
+    (folder / "r2" / "job.json").write_text('{"keep": false}')
+    (folder / "waits").mkdir()
+    (folder / "waits" / "job.json").write_text('{"keep": false, "kind": "run"}')
+    search(folder / "s", 1)
+    assert main(["runs", "prune", str(folder), "--keep", "0"]) == 0
+    assert "asked to keep it" in capsys.readouterr().out
+    left = {path.name for path in folder.iterdir()}
+    assert left == {"r1", "waits", "s", "notes", "file.txt"}

@@ -296,3 +296,21 @@ def test_a_cost_file_is_read_strictly(text: str, said: str, tmp_path: Path) -> N
     path.write_text(text)
     with pytest.raises(ConfigError, match=said):
         read_cost(path)
+
+
+def test_a_directory_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--config` and `--run-dir`: results and live.json stand in it, and it holds one run only."""
+    file, path = tmp_path / "sim.json", tmp_path / "mine"
+    file.write_text('{"generate": {"num_prompts": 20}, "policies": {"policy": ["static"]}}')
+    words = ["simulate", "--config", str(file), "--run-dir", str(path), "--json"]
+    assert main([*words, "--batch-size", "4"]) == 0
+    header = json.loads((path / "header.json").read_bytes())
+    assert header["config"]["policies"]["policy"] == ["static"]
+    assert header["config"]["policies"]["batch_size"] == 4
+    live = json.loads((path / "live.json").read_bytes())
+    assert (live["state"], live["exit_code"]) == ("ended", 0)
+    capsys.readouterr()
+    assert main(words) == 2
+    assert "holds a run" in capsys.readouterr().err
+    assert main([*words, "--find-replicas", "--goodput", "ttft:9"]) == 2
+    assert "--run-dir" in capsys.readouterr().err

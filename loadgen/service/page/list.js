@@ -8,7 +8,7 @@ const AGAIN_MS = 2000;
 const chosen = new Set();
 
 export function showList(main) {
-  const filters = { state: "", label: "", verdict: "" };
+  const filters = { kind: "", state: "", label: "", verdict: "" };
   let offset = 0;
   let timer = 0;
   let isGone = false;
@@ -30,6 +30,7 @@ export function showList(main) {
   main.replaceChildren(
     el("div", { class: "title" }, el("h1", { tabindex: "-1" }, "Runs"), el("a", { class: "button primary", href: "#/new" }, "New run")),
     el("form", { class: "filters", role: "search", "aria-label": "Filter runs", onsubmit: (event) => event.preventDefault() },
+      choice("kind", "Kind", ["run", "compare", "sweep", "capacity", "simulate"]),
       choice("state", "State", ["queued", "running", "finished", "failed", "stopped", "interrupted"]),
       choice("verdict", "Verdict", ["VALID", "SUSPECT", "INVALID"]),
       el("p", {}, el("label", { for: "by-label" }, "Label"), label),
@@ -93,7 +94,8 @@ export function showList(main) {
 
   function row(run, place) {
     const name = run.label || run.id;
-    const box = el("input", { type: "checkbox", id: `choose-${run.id}`, "aria-label": `Compare ${name}`, disabled: !["finished", "stopped", "interrupted"].includes(run.state),
+    const isCurve = ["sweep", "capacity"].includes(run.kind); // its points are runs, and it is none
+    const box = el("input", { type: "checkbox", id: `choose-${run.id}`, "aria-label": `Compare ${name}`, disabled: isCurve || !["finished", "stopped", "interrupted"].includes(run.state),
       onchange: () => { box.checked ? chosen.add(run.id) : chosen.delete(run.id); tellChoice(); } });
     box.checked = chosen.has(run.id);
     const each = (values, digits) => run.targets.map((target) => el("div", {}, number(values[target], digits)));
@@ -101,7 +103,8 @@ export function showList(main) {
     return el("tr", { role: "row" },
       el("td", { role: "cell", class: "choose" }, box),
       el("th", { scope: "row", role: "rowheader", "data-title": "Run" }, el("a", { id: `open-${run.id}`, href: `#/run/${run.id}` }, name),
-        el("small", {}, `${run.kind} · ${when(run.created_at)}${run.keep ? " · kept" : ""}`)),
+        el("small", {}, `${run.kind} · ${when(run.created_at)}${run.keep ? " · kept" : ""}`),
+        run.answer && run.state !== "running" ? el("small", {}, run.answer) : null),
       cell("State", badge(run.state), place >= 0 ? el("small", {}, `${place + 1}. in line`) : null),
       cell("Verdict", run.verdict && run.state !== "running" ? badge(run.verdict) : "–"),
       cell("Targets", run.targets.map((target) => el("div", {}, target))),

@@ -12,6 +12,7 @@ export function showRun(main, id) {
   let source = null;
   let isGone = false;
   let hasEnded = false;
+  let done = null; // points of a sweep
 
   const title = el("h1", { tabindex: "-1" }, id);
   const facts = el("p", { class: "facts" });
@@ -22,6 +23,7 @@ export function showRun(main, id) {
   const stop = el("button", { type: "button", class: "danger", hidden: true, onclick: stopRun }, "Stop");
   const keep = el("button", { type: "button", hidden: true, onclick: keepRun }, "Keep");
   const results = el("section", { "aria-label": "Results" });
+  const course = el("section", { "aria-label": "Points", hidden: true });
   const plots = [
     new Plot("Output tokens/s", "tokens_per_s"),
     new Plot("TTFT p50, ms", "ttft_p50_ms", 1),
@@ -33,7 +35,7 @@ export function showRun(main, id) {
     el("p", {}, el("a", { href: "#/" }, "← Runs")),
     el("div", { class: "title" }, title, el("div", { class: "actions" }, keep, stop)),
     el("p", { class: "state" }, state), facts, problem, bar, counts,
-    pictures, results);
+    course, pictures, results);
 
   async function stopRun() {
     try {
@@ -86,24 +88,37 @@ export function showRun(main, id) {
     facts.replaceChildren(`${run.kind} · ${when(run.started_at ?? run.created_at)} · ${where.join(" · ")}`,
       el("small", {}, run.id));
     problem.textContent = run.error ?? "";
+    tellPoints(run);
     if (run.progress) tellLive(run.progress);
     bar.hidden = counts.hidden = !run.progress?.targets;
-    results.replaceChildren(...(run.summary && !["queued", "running"].includes(run.state) ? resultsOf(run) : missing(run)));
+    results.replaceChildren(...(hasEnded && (run.summary || run.curve) ? resultsOf(run) : missing(run)));
     return run;
   }
 
+  function tellPoints(run) {
+    course.hidden = !run.points;
+    if (!run.points) return;
+    done = run.points.done;
+    course.replaceChildren(...pointsOf(run));
+  }
+
   function tellLive(live) {
+    if (live.points && live.points.done !== done && !hasEnded) {
+      done = live.points.done;
+      ask("GET", `/api/runs/${id}`).then((run) => { if (!isGone) tellPoints(run); }, () => { done = null; });
+    }
     if (!live.targets) return;
     bar.hidden = counts.hidden = false;
-    let done = 0;
+    let ended = 0;
     const texts = [];
     for (const [name, target] of Object.entries(live.targets)) {
-      done += target.done;
+      ended += target.done;
       const failed = target.failed ? `, ${number(target.failed)} failed` : "";
       texts.push(`${name}: ${number(target.done)} ended${failed}, ${number(target.in_flight)} in flight, ${number(target.tokens)} tokens`);
     }
-    bar.value = live.requests ? done / live.requests : 0;
-    counts.textContent = `${number(done)} of ${number(live.requests)} requests in ${number(live.elapsed_s)} s · ${texts.join(" · ")}`;
+    bar.value = live.requests ? ended / live.requests : 0;
+    const point = live.points && live.points.load !== null && !hasEnded ? `Point ${live.points.done + 1}${live.points.of ? ` of ${live.points.of}` : ""}, load ${live.points.load}: ` : "";
+    counts.textContent = `${point}${number(ended)} of ${number(live.requests)} requests in ${number(live.elapsed_s)} s · ${texts.join(" · ")}`;
   }
 
   function add(point) {
@@ -155,8 +170,32 @@ export function showRun(main, id) {
   return () => { isGone = true; source?.close(); };
 }
 
+const POINT = [
+  ["Requests", (point) => number(point.requests)],
+  ["ok", (point) => number(point.completed)],
+  ["Output tokens/s", (point) => number(point.output_tokens_per_s, 1)],
+  ["TTFT p50, ms", (point) => ms(point.ttft_p50_s)],
+  ["TTFT p99, ms", (point) => ms(point.ttft_p99_s)],
+  ["E2E p50, ms", (point) => ms(point.e2e_p50_s)],
+  ["Good, %", (point) => number(point.good_share === null ? null : 100 * point.good_share, 1)],
+];
+
+function pointsOf(run) {
+  const { done, of, rows } = run.points;
+  const told = of ? `${done} of ${of} points are done.` : `${done} ${done === 1 ? "probe is" : "probes are"} done.`;
+  const head = (title) => el("th", { scope: "col", class: "figure" }, title);
+  return [el("h2", {}, "Points"), el("p", {}, told), rows.length ? el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of points" },
+    el("table", {},
+      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Load"), POINT.map(([title]) => head(title)), el("th", { scope: "col" }, "Verdict"))),
+      el("tbody", {}, rows.map((point) => el("tr", {},
+        el("th", { scope: "row" }, `${point.load}${point.look ? `, look ${point.look + 1}` : ""}`),
+        POINT.map(([, of]) => el("td", { class: "figure" }, of(point))),
+        el("td", {}, badge(point.verdict), point.refused ? el("small", {}, "not counted") : null)))))) : ""];
+}
+
 function missing(run) {
   if (["queued", "running"].includes(run.state)) return [];
+  if (run.points) return [el("p", {}, "It came to no result. Its points are kept; on the service's machine, `loadgen ", run.kind, " --resume` and its directory go on.")];
   if (run.requests !== null) {
     return [el("p", {}, "Its results have not been made yet. ", el("a", { href: `/api/runs/${run.id}/report`, target: "_blank", rel: "noopener" }, "Make the report"))];
   }
@@ -183,6 +222,10 @@ function ms(seconds) {
 
 function resultsOf(run) {
   const url = `/api/runs/${run.id}`;
+  if (run.curve) {
+    return [el("h2", {}, "Results"), el("p", { class: "answer" }, run.curve.answer),
+      run.has_report ? el("p", { class: "actions" }, el("a", { class: "button", href: `${url}/report`, target: "_blank", rel: "noopener" }, "Report")) : ""];
+  }
   const targets = Object.entries(run.summary.targets);
   const link = (text, href) => el("a", { class: "button", href, target: "_blank", rel: "noopener" }, text);
   return [
