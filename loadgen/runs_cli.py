@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from loadgen.archive import is_running, read_header
+from loadgen.archive import is_kept, is_running, read_header
 from loadgen.errors import ConfigError, RunDirectoryError
 from loadgen.journal import HEADER, write_whole
 from loadgen.record import RunHeader
@@ -198,6 +198,9 @@ def prune(arguments: argparse.Namespace) -> int:
     for run in old:
         if is_running(run.path):
             print(f"kept {run.path}: still going on")
+            continue
+        if is_kept(run.path):
+            print(f"kept {run.path}: the service was asked to keep it")
             continue
         if not arguments.dry_run:
             shutil.rmtree(run.path)
