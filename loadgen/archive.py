@@ -17,7 +17,7 @@ from typing import Any, Final
 import orjson
 
 from loadgen.errors import RunDirectoryError
-from loadgen.journal import EVENTS, HEADER
+from loadgen.journal import EVENTS, HEADER, JOB
 from loadgen.record import (
     SCHEMA_VERSION,
     Outcome,
@@ -100,14 +100,28 @@ def read_run(path: Path) -> Run:
 
 def is_running(path: Path) -> bool:
     """Whether a run holds the lock on its events, as `journal.EventLog` does until it ends."""
+    return is_locked(path / EVENTS)
+
+
+def is_locked(file: Path) -> bool:
+    """Whether a process holds the lock on a file: it lives, whatever its number."""
     try:
-        with (path / EVENTS).open("rb") as events:
-            fcntl.flock(events, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with file.open("rb") as opened:
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:  # no such file, or no locks on this file system
         return False
     return False
+
+
+def is_kept(path: Path) -> bool:
+    """Whether a client of `loadgen serve` asked that the run be never pruned."""
+    try:
+        job = orjson.loads((path / JOB).read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return False
+    return isinstance(job, dict) and bool(job.get("keep"))
 
 
 def _record_files(path: Path) -> list[Path]:

@@ -23,12 +23,13 @@ from typing import Any, Final
 import orjson
 
 from loadgen.errors import RunDirectoryError
-from loadgen.machine import this_process
 from loadgen.record import RequestRecord, RunHeader, WorkerHealth
 
 HEADER: Final = "header.json"
 TRACE: Final = "trace.jsonl"
 EVENTS: Final = "events.jsonl"
+JOB: Final = "job.json"
+"""What a client of `loadgen serve` asked for; the service writes it."""
 
 
 class Journal:
@@ -70,11 +71,8 @@ class EventLog:
         self._file.close()
 
     def run_began(self, epoch_s: float) -> None:
-        """`epoch_s` is the run's start on this machine's monotonic clock, for other processes.
-
-        The process is told as well, so that a run that goes on is told from one that was killed.
-        """
-        self._append({"event": "run", "epoch_s": epoch_s, "process": this_process()})
+        """`epoch_s` is the run's start on this machine's monotonic clock, for other processes."""
+        self._append({"event": "run", "epoch_s": epoch_s})
 
     def turn_began(self, target: str, block: int, repeat: int, origin_s: float) -> None:
         """`origin_s` counts from the run's start: the due times of the turn count from there."""

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from loadgen.archive import is_running, read_header
+from loadgen.archive import is_kept, is_running, read_header
 from loadgen.errors import ConfigError, RunDirectoryError
 from loadgen.journal import HEADER, write_whole
 from loadgen.record import RunHeader
@@ -33,7 +33,6 @@ from loadgen.runs_compare import add_compare_runs
 from loadgen.search_files import course_of, header_of, read_object, result_of
 
 _COLUMNS: Final = 120
-_JOB: Final = "job.json"
 """The service's, which says `keep`: service/runs.py."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -234,7 +233,7 @@ def prune(arguments: argparse.Namespace) -> int:
         if is_running(run.path):
             print(f"kept {run.path}: still going on")
             continue
-        if read_object(run.path / _JOB).get("keep") is True:
+        if is_kept(run.path):
             print(f"kept {run.path}: the service was asked to keep it")
             continue
         if not arguments.dry_run:

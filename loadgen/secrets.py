@@ -49,14 +49,19 @@ def secrets_of_url(url: str) -> list[str]:
     return [secret for secret in found if secret]
 
 
-def secrets_of_body(fields: Mapping[str, Any] | None) -> list[str]:
-    """Texts anywhere in extra body fields whose name smells of a secret."""
+def secrets_of_body(fields: Any, *, is_secret: bool = False) -> list[str]:
+    """Texts and numbers of extra body fields at or below a name that smells of a secret, however
+    deep; with `is_secret`, all of them."""
     found: list[str] = []
-    for key, value in (fields or {}).items():
-        if isinstance(value, Mapping):
-            found += secrets_of_body(value)
-        elif isinstance(value, str) and _SECRET_WORD.search(key):
-            found.append(value)
+    if isinstance(fields, Mapping):
+        for key, value in fields.items():
+            smells = is_secret or _SECRET_WORD.search(str(key)) is not None
+            found += secrets_of_body(value, is_secret=smells)
+    elif isinstance(fields, list | tuple):
+        for value in fields:
+            found += secrets_of_body(value, is_secret=is_secret)
+    elif is_secret and isinstance(fields, str | int | float) and not isinstance(fields, bool):
+        found.append(str(fields))
     return found
 
 

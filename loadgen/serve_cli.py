@@ -28,6 +28,7 @@ def serve(arguments: argparse.Namespace) -> int:
     first = _runs_to_start(settings)
     try:
         web = importlib.import_module("loadgen.service.app")
+        connection = importlib.import_module("loadgen.service.connection")
         uvicorn = importlib.import_module("uvicorn")
     except ModuleNotFoundError as error:
         raise ConfigError(f"{_EXTRA} ({error.name} is missing)") from None
@@ -45,6 +46,7 @@ def serve(arguments: argparse.Namespace) -> int:
             timeout_graceful_shutdown=_SHUTDOWN_S,
             timeout_keep_alive=30,
             limit_concurrency=_MOST_CONNECTIONS,
+            http=connection.Connection,
             ws="none",
         )
     )

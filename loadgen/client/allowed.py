@@ -28,11 +28,13 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _NEVER: Final = tuple(
     ipaddress.ip_network(text)
     for text in """
-    0.0.0.0/8 169.254.0.0/16 224.0.0.0/4 240.0.0.0/4 100.100.100.200/32 192.0.0.192/32
-    ::/128 fe80::/10 fec0::/10 ff00::/8 fd00:ec2::/32 fd20:ce::254/128
+    0.0.0.0/8 169.254.0.0/16 224.0.0.0/4 240.0.0.0/4 100.100.100.200/32 168.63.129.16/32
+    192.0.0.192/32 ::/128 fe80::/10 fec0::/10 ff00::/8 2001::/32 64:ff9b:1::/48 ::ffff:0:0:0/96
+    fd00:ec2::/32 fd20:ce::254/128 fd00:42::42/128
     """.split()
 )
-"""RFC 6890's special networks, and where clouds keep their metadata beside 169.254.169.254."""
+"""RFC 6890's special networks, those that wrap an address of IPv4 in ways not unwrapped here
+(Teredo, RFC 8215, RFC 2765), and where clouds keep their metadata beside 169.254.169.254."""
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 _NAME: Final = re.compile(r"(?:\*\.)?[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?\.?")
 

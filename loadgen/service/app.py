@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, BinaryIO, Final
 
 import orjson
 import uvicorn
@@ -26,10 +27,11 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
 from loadgen import __version__
+from loadgen.clock import monotonic
 from loadgen.errors import ConfigError, LoadgenError
 from loadgen.journal import HEADER
 from loadgen.service import described
-from loadgen.service.events import MOST_WATCHERS, Watchers, events_of
+from loadgen.service.events import Watchers
 from loadgen.service.guard import (
     COOKIE,
     MAX_BODY_BYTES,
@@ -52,14 +54,25 @@ from loadgen.service.targets import check_targets
 from loadgen.verdict import Grade
 
 _TICK_S: Final = 0.2
-_PAGE: Final = resources.files("loadgen.service") / "page"
+_AGAIN_S: Final = 5.0
+"""After a tick that failed, which would fail again at once."""
+_DEAD_S: Final = 60.0
+"""A queue that has not ticked for so long starts no run any more."""
 _TYPES: Final = {
     "html": "text/html",
     "css": "text/css",
     "js": "text/javascript",
     "svg": "image/svg+xml",
 }
+_PAGE: Final = {
+    file.name: (file.read_bytes(), _TYPES[file.name.rpartition(".")[2]])
+    for file in (resources.files("loadgen.service") / "page").iterdir()
+    if file.name.rpartition(".")[2] in _TYPES
+}
+"""The page's files by name, with their types; nothing else is served, whatever a name says."""
 _RUNS_AT_ONCE: Final = 200
+_PIECE_BYTES: Final = 1 << 16
+_log: Final = logging.getLogger(__name__)
 
 
 class Service:
@@ -73,7 +86,7 @@ class Service:
             self.queue.traces, environment_of_child(environment, settings.allowed_text)
         )
         self.metrics = ServiceMetrics()
-        self.watchers = Watchers()
+        self.watchers = Watchers(self.queue.folder)
 
     def directory(self, run_id: str) -> Path:
         path = self.queue.folder.directory(run_id)
@@ -81,9 +94,19 @@ class Service:
             raise Refusal(404, "no such run")
         return path
 
+    def detail(self, run_id: str) -> dict[str, Any]:
+        path, row = self.directory(run_id), self.queue.folder.row(run_id)
+        if row is None:
+            raise Refusal(404, "no such run")
+        return detail(path, row)
+
     async def keep_ticking(self) -> None:
         while True:
-            await asyncio.to_thread(self.queue.tick)
+            try:
+                await asyncio.to_thread(self.queue.tick)
+            except Exception:  # noqa: BLE001 - the line must go on when it can; /health tells
+                _log.exception("the queue")
+                await asyncio.sleep(_AGAIN_S)
             await asyncio.sleep(_TICK_S)
 
 
@@ -100,11 +123,14 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await asyncio.to_thread(service.queue.recover)
         for spec in starting:
-            if not service.queue.has(spec):
-                service.queue.add(spec)
+            try:
+                if not service.queue.has(spec):
+                    service.queue.add(spec)
+            except LoadgenError as error:  # a full disk, say: what is there can be looked at still
+                _log.error("a run to start: %s", error)
         ticking = asyncio.create_task(service.keep_ticking())
         yield
-        service.watchers.is_closing.set()
+        service.watchers.close()
         ticking.cancel()
 
     app = FastAPI(
@@ -132,6 +158,8 @@ def serve(server: uvicorn.Server, settings: Settings) -> int:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Connections inherit it: so a client that does not read its events is soon seen not to.
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _PIECE_BYTES)
     try:
         listening.bind((host, port))
     except OSError as error:
@@ -216,7 +244,7 @@ def _add_runs(app: FastAPI, service: Service) -> None:
     @app.get("/api/runs/{run_id}", responses=described.DETAIL)
     async def get_run(run_id: str) -> Response:
         """State, progress, what was asked for, summary and verdict of one run."""
-        return answer(await asyncio.to_thread(detail, service.directory(run_id)))
+        return answer(await asyncio.to_thread(service.detail, run_id))
 
     @app.patch("/api/runs/{run_id}", responses=described.DETAIL, openapi_extra=described.KEEP)
     async def keep_run(run_id: str, request: Request) -> Response:
@@ -228,9 +256,8 @@ def _add_runs(app: FastAPI, service: Service) -> None:
             or not isinstance(body["keep"], bool)
         ):
             raise Refusal(422, "the body must be {keep: true} or {keep: false}")
-        path = service.directory(run_id)
         await asyncio.to_thread(lambda: queue.keep(run_id, keep=body["keep"]))
-        return answer(await asyncio.to_thread(detail, path))
+        return answer(await asyncio.to_thread(service.detail, run_id))
 
     @app.delete("/api/runs/{run_id}", status_code=202, responses=described.STOPPED)
     async def stop_run(run_id: str) -> Response:
@@ -241,14 +268,8 @@ def _add_runs(app: FastAPI, service: Service) -> None:
     @app.get("/api/runs/{run_id}/events", responses=described.EVENTS)
     async def watch_run(run_id: str) -> Response:
         """Server-sent events: `course`, `live` four times a second, `state`, `end`."""
-        path = service.directory(run_id)
-        if service.watchers.count >= MOST_WATCHERS:
-            raise Refusal(429, "too many watch already", {"Retry-After": "5"})
-        return StreamingResponse(
-            events_of(path, service.watchers),
-            media_type="text/event-stream",
-            headers={"x-accel-buffering": "no"},
-        )
+        service.directory(run_id)
+        return service.watchers.watch(run_id)
 
 
 def _add_results(app: FastAPI, service: Service) -> None:
@@ -284,8 +305,7 @@ def _add_results(app: FastAPI, service: Service) -> None:
         """One row a request, warm-up included."""
         path = service.directory(run_id)
         if format == "csv":
-            content = await results.exported(path, "csv", None)
-            return download(content, f"{run_id}.csv", "text/csv")
+            return download(await results.exported(path, "csv", None), f"{run_id}.csv", "text/csv")
         file = await results.file(path, "records.parquet")
         return FileResponse(
             file, media_type="application/vnd.apache.parquet", filename=f"{run_id}.parquet"
@@ -296,8 +316,8 @@ def _add_results(app: FastAPI, service: Service) -> None:
         run_id: str, target: Annotated[str | None, Query(max_length=63)] = None
     ) -> Response:
         """One target's records as `vllm bench serve --save-detailed` would write them."""
-        content = await results.exported(service.directory(run_id), "vllm", target)
-        return download(content, f"{run_id}-vllm.json", "application/json")
+        file = await results.exported(service.directory(run_id), "vllm", target)
+        return download(file, f"{run_id}-vllm.json", "application/json")
 
 
 def _add_traces(app: FastAPI, service: Service) -> None:
@@ -309,13 +329,9 @@ def _add_traces(app: FastAPI, service: Service) -> None:
     async def upload_trace(request: Request) -> Response:
         """Keep a trace; its id is the SHA-256 of its bytes."""
         environment = environment_of_child(service.environment, service.settings.allowed_text)
-        in_use = [
-            job["config"]["trace"]
-            for job in await asyncio.to_thread(queue.jobs_waiting)
-            if job.get("config", {}).get("trace")
-        ]
-        async with service.results.turn():
-            told = await queue.traces.add(request.stream(), environment, in_use)
+        told = await queue.traces.add(
+            request.stream(), environment, service.results.turn, queue.traces_in_use
+        )
         return answer(told, 201)
 
     @app.get("/api/traces", responses=described.TRACES)
@@ -329,7 +345,9 @@ def _add_page(app: FastAPI, service: Service) -> None:
 
     @app.get("/health", responses=described.HEALTH)
     async def health() -> Response:
-        """That the service answers."""
+        """That the service answers, and its queue goes on."""
+        if monotonic() - service.queue.ticked_at_s > _DEAD_S:
+            raise Refusal(503, "the queue stands still; the service's log says why")
         return answer({"status": "ok"})
 
     @app.get("/metrics", responses=described.METRICS)
@@ -386,12 +404,11 @@ def _add_page(app: FastAPI, service: Service) -> None:
 
 def static(name: str) -> Response:
     """A file of the page, by its bare name."""
-    kind = _TYPES.get(name.rpartition(".")[2])
-    file = _PAGE / name
-    if kind is None or "/" in name or name.startswith(".") or not file.is_file():
+    if name not in _PAGE:
         raise Refusal(404, "no such file")
+    content, kind = _PAGE[name]
     return Response(
-        file.read_bytes(),
+        content,
         headers={"content-type": f"{kind}; charset=utf-8", "cache-control": "no-cache"},
     )
 
@@ -402,9 +419,14 @@ def answer(
     return Response(orjson.dumps(content), status, dict(headers or {}), "application/json")
 
 
-def download(content: bytes, name: str, kind: str) -> Response:
-    headers = {"content-disposition": f'attachment; filename="{name}"'}
-    return Response(content, headers=headers, media_type=kind)
+def download(file: BinaryIO, name: str, kind: str) -> Response:
+    """The whole of an open file, piece by piece; it is closed with the answer."""
+    headers = {
+        "content-disposition": f'attachment; filename="{name}"',
+        "content-length": str(os.fstat(file.fileno()).st_size),
+    }
+    pieces = iter(lambda: file.read(_PIECE_BYTES), b"")
+    return StreamingResponse(pieces, headers=headers, media_type=kind)
 
 
 async def json_of(request: Request) -> Any:

@@ -69,6 +69,7 @@ _ROW: Final = {
     "error": None,
     "answer": None,
     "keep": False,
+    "repeat": False,
     "is_ours": True,
     "bytes": 303104,
 }
@@ -170,7 +171,10 @@ ROWS: Final = _body(
     example='{"timestamp":0,"input_length":20,"output_length":20,"hash_ids":[0]}\n',
 )
 TRACES: Final[Answers] = {200: _json("Traces", {"traces": [_TRACE]}, ("traces",))}
-HEALTH: Final[Answers] = {200: _json("It answers", {"status": "ok"}, ("status",))}
+HEALTH: Final[Answers] = {
+    200: _json("It answers", {"status": "ok"}, ("status",)),
+    503: _json("Its queue stands still", required=("error",)),
+}
 METRICS: Final[Answers] = {200: _bytes("Prometheus's text format", "text/plain")}
 SETTINGS: Final[Answers] = {200: _json("Settings", {"kinds": list(KINDS)}, ("kinds", "version"))}
 LOGIN: Final[Answers] = {204: {"description": "The cookie is set"}}

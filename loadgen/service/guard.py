@@ -1,24 +1,25 @@
 """What is checked before a route sees a request, and what every answer carries.
 
 A name that is not ours (DNS rebinding: a page elsewhere that has its name point here), a request
-that another site's page makes (cross-site posts), a missing token, a body that is too large or no
-JSON: all end here. It is a plain ASGI layer; it knows no run.
+that another site's page makes (cross-site posts), a missing token, a body that is too large, is no
+JSON, or does not come: all end here. It is a plain ASGI layer; it knows no run.
 
 Host and Origin: RFC 9110, 7.2, and RFC 6454; Sec-Fetch-Site: https://www.w3.org/TR/fetch-metadata/.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import re
 from collections.abc import Callable, Iterable
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import urlsplit
 
 import orjson
 from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from loadgen.service.refusal import Refusal
@@ -27,6 +28,9 @@ from loadgen.service.settings import Settings
 COOKIE: Final = "loadgen_session"
 MAX_BODY_BYTES: Final = 1 << 20
 UPLOAD: Final = "/api/traces"
+BODY_S: Final = 20.0
+"""A body has come by then; a trace has a second more for each MiB that it may have."""
+_S_PER_MIB: Final = 1.0
 _OPEN: Final = frozenset({"/", "/health", "/api/login"})
 """Paths that need no token: they tell nothing of any run."""
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -84,7 +88,31 @@ class Guard:
         except Refusal as refusal:
             await refuse(guarded, refusal)
             return
-        await self._app(scope, receive, guarded)
+        await self._app(scope, self._in_time(scope["path"], receive), guarded)
+
+    def _in_time(self, path: str, receive: Receive) -> Receive:
+        """The body, as long as it comes in time; raises Refusal when the application waits for it
+        any longer."""
+        limit_s = BODY_S
+        if path == UPLOAD:
+            limit_s += self._settings.flags.max_trace_mib * _S_PER_MIB
+        deadline_s = asyncio.get_running_loop().time() + limit_s
+        is_whole = False
+
+        async def timed() -> Message:
+            nonlocal is_whole
+            if is_whole:  # what comes now is that the client is gone
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    message = await receive()
+            except TimeoutError:
+                text = f"the body did not come within {limit_s:.0f} s"
+                raise Refusal(408, text, {"Connection": "close"}) from None
+            is_whole = not message.get("more_body", False)
+            return message
+
+        return timed
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         """Raises Refusal."""
@@ -149,11 +177,8 @@ def is_authorised(headers: Headers, token: str | None) -> bool:
     scheme, _, offered = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and is_token(offered.strip(), token):
         return True
-    try:
-        morsel = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return False
-    return morsel is not None and is_token(morsel.value, session_of(token))
+    session = cookie_parser(headers.get("cookie", "")).get(COOKIE)
+    return session is not None and is_token(session, session_of(token))
 
 
 def is_token(offered: str, token: str) -> bool:

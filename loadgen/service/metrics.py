@@ -80,6 +80,8 @@ def join(folder: Path, rows: Iterable[Row]) -> bytes:
             block = text[start:end]
             name = block.split(b" ", 3)[2]
             lines = block.split(b"\n", 2)
+            if len(lines) < 3:  # cut off
+                continue
             head, samples = b"\n".join(lines[:2]) + b"\n", lines[2]
             families.setdefault(name, (head, []))[1].append(samples)
     return b"".join(head + b"".join(samples) for head, samples in families.values())

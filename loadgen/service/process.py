@@ -2,8 +2,8 @@
 
 A run holds the lock in its directory for as long as it lives, by a descriptor that it inherits: so
 whether it lives is known without its number, and its number is trusted only with its start time. It
-has a session of its own, gets its configuration through a pipe and its key through its environment,
-and outlives the service. It knows no queue.
+has a session of its own, gets its configuration in memory and its key through its environment, and
+outlives the service. It knows no queue.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import orjson
 
@@ -83,10 +83,14 @@ def start(path: Path, words: Sequence[str], config: bytes, environment: Mapping[
     lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         _hold(lock)
-        with (path / RESULT).open("wb") as result, (path / LOG).open("ab") as log:
+        with (
+            (path / RESULT).open("wb") as result,
+            (path / LOG).open("ab") as log,
+            _in_memory(config) as given,
+        ):
             process = subprocess.Popen(
                 command(*words, "--config", "-", "--run-dir", str(path.resolve()), "--quiet"),
-                stdin=subprocess.PIPE,
+                stdin=given,
                 stdout=result,
                 stderr=log,
                 cwd=path,
@@ -105,11 +109,15 @@ def start(path: Path, words: Sequence[str], config: bytes, environment: Mapping[
         process.wait()
         child.release()
         raise
-    with suppress(BrokenPipeError):  # it ended at once; its log says why
-        assert process.stdin is not None
-        process.stdin.write(config)  # smaller than what a request may hold, and read at once
-        process.stdin.close()
     return child
+
+
+def _in_memory(content: bytes) -> BinaryIO:
+    """A file that no path leads to. A pipe would make whoever starts a run wait until it reads."""
+    file = os.fdopen(os.memfd_create("config"), "w+b")
+    file.write(content)
+    file.seek(0)
+    return file
 
 
 def _hold(lock: int) -> None:

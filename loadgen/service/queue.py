@@ -2,39 +2,41 @@
 
 The line is the folder's queued runs, by the time they were asked for, so it survives a restart;
 what a run must not have on disk (a key) waits in memory and is lost with it. `tick` does everything
-that time does: it sees ends, starts the next, cuts off what does not drain, prunes. Runs that the
-command line starts beside the service are listed, and not waited for. It knows no HTTP.
+that time does: it sees ends, starts the next, cuts off what does not drain, prunes; what goes wrong
+with one run ends that run, and never the line. Runs that the command line starts beside the service
+are listed, and not waited for. It knows no HTTP.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
+from loadgen.archive import is_locked
 from loadgen.clock import monotonic
-from loadgen.journal import HEADER, new_run_path, write_whole
+from loadgen.journal import HEADER, JOB, new_run_path, write_whole
 from loadgen.search_files import SEARCH
 from loadgen.service import process
 from loadgen.service.refusal import Refusal
 from loadgen.service.runs import (
-    JOB,
     LOCK,
     LOG,
     OVER,
     Folder,
     Row,
     State,
-    is_held,
     read_json,
-    read_row,
     remove,
     tail_of,
     to_prune,
@@ -49,21 +51,32 @@ KILL_AFTER_S: Final = 20.0
 """A run that was cut off and has not ended by then is killed."""
 _BETWEEN_SIGNALS_S: Final = 0.5
 """Two signals of a kind that come at once are one to a process."""
+_FIRST_RETRY_S: Final = 10.0
+_LONGEST_RETRY_S: Final = 3600.0
+"""What repeats and fails waits from the first up to the second, twice as long each time."""
 _LEAST_FREE_BYTES: Final = 256 * 2**20
 _LOST_SECRETS: Final = (
     "its key or another secret was given once and is not kept: the service was started anew before "
     "its turn came; start it again"
 )
+_log: Final = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Stop:
-    """How far a run's stop has come."""
+class _Entry:
+    """A run in line, or whose turn it is."""
 
-    asked_at_s: float
-    cut_at_s: float
-    is_cut: bool = False
+    id: str
+    spec: Spec | None = None
+    """What it must not have on disk; None where there is nothing, or it was lost."""
+    not_before_s: float = 0.0
+    child: process.Child | None = None
+    """None before its turn, and of a run that an earlier service started."""
+    asked_at_s: float | None = None
+    """When it was asked to stop."""
+    cut_at_s: float = float("inf")
     kill_at_s: float = float("inf")
+    is_cut: bool = False
 
 
 class Queue:
@@ -73,32 +86,63 @@ class Queue:
         self.settings = settings
         self.folder = Folder(settings.runs)
         self.traces = Traces(settings)
+        self.ticked_at_s = monotonic()
+        """When `tick` last came to its end."""
         self._environment = environment
-        self._line: list[str] = []
-        self._secret: dict[str, Spec] = {}  # of those in line, and of what repeats
-        self._running: dict[str, process.Child | None] = {}  # None: adopted
-        self._stops: dict[str, _Stop] = {}
+        self._line: list[_Entry] = []
+        self._running: dict[str, _Entry] = {}
+        self._last: str | None = None  # the run that ended last, which is not pruned
         self._next_start_s = 0.0
         self._lock = threading.RLock()  # each public method is whole, whichever thread calls it
 
     def recover(self) -> None:
-        """Find what an earlier service left: who waits, and who still runs."""
-        for row in reversed(self.folder.rows()):
-            if not row.is_ours:
+        """Find what an earlier service left: who waits, who still runs, and what is to repeat."""
+        with self._lock:
+            self.traces.remove_partial()
+            rows = self.folder.rows()
+            for row in reversed(rows):
+                if not row.is_ours:
+                    continue
+                if row.state is State.QUEUED:
+                    self._line.append(_Entry(row.id))
+                elif row.state is State.RUNNING:
+                    self._runs(_Entry(row.id))
+                else:
+                    self._last = row.id
+            _tried("runs that repeat", partial(self._resume, rows))
+            _tried("pruning", self.prune)
+
+    def _resume(self, rows: list[Row]) -> None:
+        """What repeats and ended while there was no service goes to the end of the line again."""
+        seen = set()
+        for row in rows:
+            if not row.is_ours or not row.repeat:
                 continue
-            if row.state is State.QUEUED:
-                self._line.append(row.id)
-            elif row.state is State.RUNNING:
-                self._running[row.id] = None
+            job = self._job(row.id)
+            same = orjson.dumps([job.get("kind"), job.get("config")], option=orjson.OPT_SORT_KEYS)
+            if same not in seen and row.state.has_ended:  # the newest of its like has ended
+                self._repeat(_Entry(row.id))
+            seen.add(same)
 
     @property
     def waiting(self) -> list[str]:
         """Ids in line, the next one first."""
-        return list(self._line)
+        return [entry.id for entry in self._line]
 
-    def jobs_waiting(self) -> list[dict[str, Any]]:
-        """What those in line asked for."""
-        return [read_json(self.folder.path / run_id / JOB) for run_id in self.waiting]
+    def traces_in_use(self) -> set[str]:
+        """Those that runs in line need, and the one that runs."""
+        with self._lock:
+            ids = [*self.waiting, *self._running]
+        configs = (self._job(run_id).get("config") for run_id in ids)
+        found = (config.get("trace") for config in configs if isinstance(config, dict))
+        return {trace for trace in found if isinstance(trace, str)}
+
+    def _job(self, run_id: str) -> dict[str, Any]:
+        return read_json(self.folder.path / run_id / JOB)
+
+    def _write_job(self, run_id: str, job: Mapping[str, Any]) -> None:
+        data = orjson.dumps(job, option=orjson.OPT_INDENT_2)
+        write_whole(self.folder.path / run_id / JOB, data)
 
     def add(self, spec: Spec) -> str:
         """Put a run in line and return its id; raises Refusal where there is no place for it."""
@@ -109,40 +153,50 @@ class Queue:
                     f"{len(self._line)} runs wait already; stop one, or come again later",
                     {"Retry-After": str(RETRY_AFTER_S)},
                 )
+            self.prune()
             self._check_disk()
             trace = spec.content.get("trace")
             if trace is not None:
                 self.traces.path(trace)
+            shown = spec.shown
+            has_secrets = spec.api_key is not None or shown != spec.content
             job = {
                 "schema_version": 1,
                 "kind": spec.kind,
                 "keep": spec.keep,
                 "repeat": spec.repeat,
-                "has_secrets": spec.has_secrets,
-                "config": spec.shown,
+                "has_secrets": has_secrets,
+                "config": shown,
             }
-            return self._enqueue(job, spec if spec.has_secrets else None)
+            try:
+                return self._enqueue(job, spec if has_secrets else None)
+            except OSError as error:
+                raise Refusal(507, f"the run cannot be written: {error.strerror}") from None
 
-    def _enqueue(self, job: dict[str, Any], secret: Spec | None) -> str:
+    def _enqueue(self, job: Mapping[str, Any], spec: Spec | None, wait_s: float = 0.0) -> str:
         now = datetime.now(UTC)
         path = new_run_path(self.settings.runs, job["kind"], now)
-        job |= {"id": path.name, "created_at": now.isoformat(timespec="microseconds")}
-        write_whole(path / JOB, orjson.dumps(job, option=orjson.OPT_INDENT_2))
-        if secret is not None:
-            self._secret[path.name] = secret
-        self._line.append(path.name)
+        created_at = now.isoformat(timespec="microseconds")
+        try:
+            self._write_job(path.name, {**job, "id": path.name, "created_at": created_at})
+        except OSError:
+            remove(path)
+            raise
+        self._line.append(_Entry(path.name, spec, monotonic() + wait_s))
         return path.name
 
     def has(self, spec: Spec) -> bool:
         """Whether the same is in line or running already."""
-        jobs = (read_json(self.folder.path / name / JOB) for name in (*self._line, *self._running))
-        return any((job.get("kind"), job.get("config")) == (spec.kind, spec.shown) for job in jobs)
+        asked = spec.kind, spec.shown
+        jobs = (self._job(run_id) for run_id in (*self.waiting, *self._running))
+        return any((job.get("kind"), job.get("config")) == asked for job in jobs)
 
     def _check_disk(self) -> None:
         free = shutil.disk_usage(self._existing(self.settings.runs)).free
         if free < _LEAST_FREE_BYTES:
             raise Refusal(507, "the disk is nearly full; remove runs, or raise its size")
-        used = sum(row.bytes for row in self.folder.rows())
+        rows = self.folder.rows()
+        used = sum(row.bytes for row in rows if row.is_ours and row.id != self._last)
         if used > self.settings.flags.max_disk_gib * 2**30:
             raise Refusal(
                 507, "runs take all of max_disk_gib, and none may be pruned; remove or release some"
@@ -160,79 +214,98 @@ class Queue:
             row = self.folder.row(run_id)
             if row is None:
                 raise Refusal(404, "no such run")
-            if run_id in self._line:
-                self._line.remove(run_id)
-                self._secret.pop(run_id, None)
+            waiting = next((entry for entry in self._line if entry.id == run_id), None)
+            if waiting is not None:
                 self._over(run_id, State.STOPPED, "stopped before its turn")
+                self._line.remove(waiting)
                 return State.STOPPED
-            if row.state.has_ended or run_id not in self._running:
+            entry = self._running.get(run_id)
+            if row.state.has_ended or entry is None:
                 raise Refusal(
                     409,
                     "it has ended"
                     if row.state.has_ended
                     else "the service did not start it; stop it where it was started",
                 )
-            if (stop := self._stops.get(run_id)) is None:
-                now_s = monotonic()
-                self._stops[run_id] = _Stop(now_s, now_s + self.settings.flags.drain)
+            if entry.asked_at_s is None:
+                _tried(run_id, partial(self._repeats_no_more, run_id))
+                entry.asked_at_s = monotonic()
+                entry.cut_at_s = entry.asked_at_s + self.settings.flags.drain
                 process.interrupt(self.folder.path / run_id)
             else:
-                stop.cut_at_s = stop.asked_at_s + _BETWEEN_SIGNALS_S
+                entry.cut_at_s = entry.asked_at_s + _BETWEEN_SIGNALS_S
             return State.RUNNING
-
-    def _cut(self, run_id: str, stop: _Stop) -> None:
-        if not stop.is_cut:
-            stop.is_cut, stop.kill_at_s = True, monotonic() + KILL_AFTER_S
-            process.interrupt(self.folder.path / run_id)
 
     def keep(self, run_id: str, *, keep: bool) -> None:
         """Whether a run is kept from pruning; raises Refusal."""
-        path = self.folder.directory(run_id)
-        job = {} if path is None else read_json(path / JOB)
-        if path is None or not job:
-            raise Refusal(404, "no such run of the service")
-        write_whole(path / JOB, orjson.dumps(job | {"keep": keep}, option=orjson.OPT_INDENT_2))
+        with self._lock:
+            job = {} if self.folder.directory(run_id) is None else self._job(run_id)
+            if not job:
+                raise Refusal(404, "no such run of the service")
+            self._write_job(run_id, job | {"keep": keep})
 
     def tick(self) -> None:
         """Do what is due."""
         with self._lock:
-            for run_id, child in list(self._running.items()):
-                path = self.folder.path / run_id
-                if child.has_ended if child is not None else not is_held(path / LOCK):
-                    self._ended(run_id, child)
-                elif (stop := self._stops.get(run_id)) is not None:
-                    if monotonic() >= stop.kill_at_s:
-                        process.kill(self.folder.path / run_id)
-                    elif monotonic() >= stop.cut_at_s:
-                        self._cut(run_id, stop)
-            if not self._running and self._line and monotonic() >= self._next_start_s:
-                self._start(self._line.pop(0))
+            for entry in list(self._running.values()):
+                self._safely(entry, self._look_after)
+            now_s = monotonic()
+            if not self._running and now_s >= self._next_start_s:
+                due = next((entry for entry in self._line if now_s >= entry.not_before_s), None)
+                if due is not None:
+                    self._line.remove(due)
+                    self._safely(due, self._start)
+            self.ticked_at_s = monotonic()
 
-    def _start(self, run_id: str) -> None:
-        path = self.folder.path / run_id
-        job = read_json(path / JOB)
-        spec = self._secret.get(run_id)
-        if not job.get("repeat"):
-            self._secret.pop(run_id, None)
+    def _safely(self, entry: _Entry, act: Callable[[_Entry], None]) -> None:
+        """What fails ends this run, and never the line."""
+        try:
+            act(entry)
+        except Exception as error:  # noqa: BLE001 - the others' turns must come, whatever this was
+            _log.exception("%s", entry.id)
+            with suppress(OSError):
+                process.kill(self.folder.path / entry.id)
+            why = f"the service could not go on with it: {error!r}; its log has more"
+            self._finish(entry, State.FAILED, why)
+
+    def _look_after(self, entry: _Entry) -> None:
+        path = self.folder.path / entry.id
+        child = entry.child
+        if child.has_ended if child is not None else not is_locked(path / LOCK):
+            self._finish(entry, *self._end_of(entry))
+        elif monotonic() >= entry.kill_at_s:
+            process.kill(path)
+        elif monotonic() >= entry.cut_at_s and not entry.is_cut:
+            entry.is_cut, entry.kill_at_s = True, monotonic() + KILL_AFTER_S
+            process.interrupt(path)
+
+    def _start(self, entry: _Entry) -> None:
+        path = self.folder.path / entry.id
+        job = self._job(entry.id)
         if not job:  # removed while it waited
             return
-        if spec is None and job["has_secrets"]:
-            self._over(run_id, State.FAILED, _LOST_SECRETS)
+        if entry.spec is None and job["has_secrets"]:
+            self._finish(entry, State.FAILED, _LOST_SECRETS)
             return
-        content: dict[str, Any] = dict(job["config"] if spec is None else spec.content)
+        content: dict[str, Any] = dict(job["config"] if entry.spec is None else entry.spec.content)
         try:
             if content.get("trace") is not None:
                 content["trace"] = str(self.traces.path(content["trace"]))
-            key = self._key_of(spec, content)
-            self._running[run_id] = process.start(
+            key = self._key_of(entry.spec, content)
+            entry.child = process.start(
                 path,
                 KINDS[job["kind"]].words,
                 orjson.dumps(content),
                 process.environment_of_child(self._environment, self.settings.allowed_text, key),
             )
         except (Refusal, OSError) as error:
-            self._running.pop(run_id, None)
-            self._over(run_id, State.FAILED, f"could not be started: {error}")
+            self._finish(entry, State.FAILED, f"could not be started: {error}")
+        else:
+            self._runs(entry)
+
+    def _runs(self, entry: _Entry) -> None:
+        self._running[entry.id] = entry
+        self.folder.running.add(entry.id)
 
     def _key_of(self, spec: Spec | None, content: dict[str, Any]) -> str | None:
         """The run's key; the command takes it under one name, whatever it is called here."""
@@ -243,44 +316,69 @@ class Queue:
             return self._environment.get(name)
         return None if spec is None else spec.api_key
 
-    def _ended(self, run_id: str, child: process.Child | None) -> None:
-        path = self.folder.path / run_id
-        del self._running[run_id]
-        stop = self._stops.pop(run_id, None)
-        if read_json(path / LIVE).get("state") != "ended":
-            code = None if child is None else child.process.returncode
-            last = tail_of(path / LOG).strip().rpartition("\n")[2].removeprefix("loadgen: ")
-            if stop is not None:
-                had_begun = (path / HEADER).exists() or (path / SEARCH).exists()
-                why = "did not end when it was cut off" if had_begun else "had not begun to send"
-                self._over(run_id, State.STOPPED, why)
-            elif code in (1, 2):
-                self._over(run_id, State.FAILED, last or f"ended with code {code}")
-            else:
-                self._over(run_id, State.INTERRUPTED, last or "its process was killed")
-        if child is not None:
-            child.release()
-        self._next_start_s = monotonic() + self.settings.flags.rest
-        self.prune()
-        self._repeat(run_id)
+    def _end_of(self, entry: _Entry) -> tuple[State | None, str]:
+        """How a run ended that could not say so itself, and why; None where it did."""
+        path = self.folder.path / entry.id
+        if read_json(path / LIVE).get("state") == "ended":
+            return None, ""
+        code = None if entry.child is None else entry.child.process.returncode
+        last = tail_of(path / LOG).strip().rpartition("\n")[2].removeprefix("loadgen: ")
+        if entry.asked_at_s is not None:
+            had_begun = (path / HEADER).exists() or (path / SEARCH).exists()
+            why = "did not end when it was cut off" if had_begun else "had not begun to send"
+            return State.STOPPED, why
+        if code in (1, 2):
+            return State.FAILED, last or f"ended with code {code}"
+        return State.INTERRUPTED, last or "its process was killed"
 
-    def _repeat(self, run_id: str) -> None:
-        """What repeats goes to the end of the line again, unless somebody stopped it."""
-        path = self.folder.path / run_id
-        job, row = read_json(path / JOB), read_row(path)
-        secret = self._secret.pop(run_id, None)
-        if not job.get("repeat") or row is None or row.state is State.STOPPED:
+    def _finish(self, entry: _Entry, state: State | None, error: str) -> None:
+        """The end of a turn, however it came; each step is taken whatever became of the others."""
+        self._running.pop(entry.id, None)
+        self._last = entry.id
+        self._next_start_s = monotonic() + self.settings.flags.rest
+        if state is not None:
+            _tried(entry.id, partial(self._over, entry.id, state, error))
+        if entry.child is not None:
+            _tried(entry.id, entry.child.release)
+        self.folder.running.discard(entry.id)
+        _tried("pruning", self.prune)
+        _tried(entry.id, partial(self._repeat, entry))
+
+    def _repeat(self, entry: _Entry) -> None:
+        """What repeats goes to the end of the line again, unless somebody stopped it or its secrets
+        are lost; the more often it failed, the later."""
+        job, row = self._job(entry.id), self.folder.row(entry.id)
+        if not job.get("repeat") or job.get("is_over") or row is None or row.state is State.STOPPED:
             return
-        self._enqueue(job, secret)
+        if job["has_secrets"] and entry.spec is None:
+            _log.warning("%s: is not repeated: %s", entry.id, _LOST_SECRETS)
+            return
+        failures = 0 if row.state is State.FINISHED else int(job.get("failures", 0)) + 1
+        wait_s = min(_FIRST_RETRY_S * 2.0 ** min(failures - 1, 20), _LONGEST_RETRY_S)
+        self._enqueue({**job, "failures": failures}, entry.spec, wait_s if failures else 0.0)
+        self._repeats_no_more(entry.id)
+
+    def _repeats_no_more(self, run_id: str) -> None:
+        """Written down, because a service that is started later must not repeat it."""
+        job = self._job(run_id)
+        if job.get("repeat"):
+            self._write_job(run_id, job | {"is_over": True})
 
     def _over(self, run_id: str, state: State, error: str) -> None:
         over = {"state": str(state), "error": error, "at": datetime.now(UTC).isoformat()}
         write_whole(self.folder.path / run_id / OVER, orjson.dumps(over))
 
-    def prune(self) -> list[Row]:
-        """Remove the oldest runs that are too many; returns them."""
+    def prune(self) -> None:
+        """Remove the oldest runs that are too many."""
         flags = self.settings.flags
-        gone = to_prune(self.folder.rows(), flags.keep_runs, flags.max_disk_gib * 2**30)
-        for row in gone:
+        most_bytes = flags.max_disk_gib * 2**30
+        for row in to_prune(self.folder.rows(), flags.keep_runs, most_bytes, self._last):
             remove(self.folder.path / row.id)
-        return gone
+
+
+def _tried(what: str, step: Callable[[], object]) -> None:
+    """Take a step that must not keep others from being taken."""
+    try:
+        step()
+    except Exception:  # noqa: BLE001 - a full disk, or odd files: the log says which
+        _log.exception("%s", what)

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import orjson
 
@@ -91,8 +91,11 @@ class Results:
         lines = file.read_text(errors="replace").splitlines()
         return "\n".join(line for line in lines if not line.startswith("report: ")) + "\n"
 
-    async def exported(self, path: Path, form: str, target: str | None) -> bytes:
-        """Records in another form: `csv`, or `vllm` (of one target). Raises Refusal."""
+    async def exported(self, path: Path, form: str, target: str | None) -> BinaryIO:
+        """Records in another form: `csv`, or `vllm` (of one target). Raises Refusal.
+
+        The file is open and in no folder any more: it is gone when it is closed.
+        """
         await self.file(path, "records.parquet")
         with tempfile.TemporaryDirectory(prefix="loadgen-") as scratch:
             file = Path(scratch) / "export"
@@ -101,7 +104,7 @@ class Results:
                 words.append(f"--target={target}")
             async with self.turn():
                 await self._call(*process.command(*words))
-            return file.read_bytes()
+            return file.open("rb")
 
     async def compared(self, first: Path, second: Path) -> dict[str, Any]:
         """Two runs side by side. Raises Refusal."""

@@ -12,25 +12,23 @@ killed finds what there is. It starts and stops nothing, and keeps nothing but w
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
-from loadgen.errors import LoadgenError
-from loadgen.journal import EVENTS, HEADER
-from loadgen.machine import is_running
+from loadgen.archive import is_locked, is_running
+from loadgen.journal import HEADER, JOB
 from loadgen.search_files import SEARCH, course_of, goes_on, has_ended, header_of, result_of
 from loadgen.status import LIVE
 
-JOB: Final = "job.json"
 PROCESS: Final = "process.json"
 OVER: Final = "over.json"
 LOCK: Final = "lock"
@@ -59,6 +57,9 @@ class State(StrEnum):
         return self not in (State.QUEUED, State.RUNNING)
 
 
+_ENDS: Final = {str(state): state for state in State if state.has_ended}
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One run, as a list shows it."""
@@ -81,6 +82,7 @@ class Row:
     answer: str | None
     """What a sweep or a search for a capacity found, in a sentence."""
     keep: bool
+    repeat: bool
     is_ours: bool
     """Whether the service started it, or will."""
     bytes: int
@@ -93,10 +95,14 @@ class Row:
 class Folder:
     """The run directories under one folder. Rows of runs that have ended are kept, and read again
     when their directory changed, so that a list of a thousand takes a thousand looks and no more.
+
+    `running` has the ids of runs whose end the service has not seen yet: until it has said how they
+    ended, they go on.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.running: set[str] = set()
         self._rows: dict[str, tuple[int, Row]] = {}
 
     def rows(self) -> list[Row]:
@@ -112,7 +118,7 @@ class Folder:
             if known is not None and known[0] == stamp:
                 found[entry.name] = known
                 rows.append(known[1])
-            elif (row := read_row(Path(entry.path))) is not None:
+            elif (row := self.row(entry.name)) is not None:
                 if row.state.has_ended:
                     found[entry.name] = stamp, row
                 rows.append(row)
@@ -129,7 +135,10 @@ class Folder:
 
     def row(self, run_id: str) -> Row | None:
         path = self.directory(run_id)
-        return None if path is None else read_row(path)
+        row = None if path is None else read_row(path)
+        if row is not None and row.state is State.INTERRUPTED and run_id in self.running:
+            return replace(row, state=State.RUNNING)
+        return row
 
 
 def _directories(folder: Path) -> Iterator[os.DirEntry[str]]:
@@ -143,10 +152,46 @@ def _directories(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def read_row(path: Path) -> Row | None:
-    """What the files of a directory say; None where it is no run, or is just being removed."""
+    """What the files of a directory say; None where it is no run, or is just being removed.
+
+    Where they hold what no run writes, the row says so, and is none of the service's: it is neither
+    started nor pruned.
+    """
     job, header = read_json(path / JOB), read_json(path / HEADER) or header_of(path)
     if not job and not header:
         return None
+    try:
+        return _row_of(path, job, header)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return _unreadable(path, f"its files are not those of a run: {error}")
+
+
+def _unreadable(path: Path, error: str) -> Row:
+    return Row(
+        id=path.name,
+        kind="unreadable",
+        state=State.INTERRUPTED,
+        label=None,
+        created_at="",
+        started_at=None,
+        targets=(),
+        requests=None,
+        trace_sha256=None,
+        verdict=None,
+        output_tokens_per_s={},
+        ttft_p50_ms={},
+        exit_code=None,
+        error=error,
+        answer=None,
+        keep=False,
+        repeat=False,
+        is_ours=False,
+        bytes=_size_of(path),
+    )
+
+
+def _row_of(path: Path, job: Mapping[str, Any], header: Mapping[str, Any]) -> Row:
+    """Raises what reading odd files raises: they may hold any JSON object."""
     summary = read_json(path / "summary.json")
     state, live = _state_of(path, job, header, summary)
     over = read_json(path / OVER)
@@ -156,19 +201,22 @@ def read_row(path: Path) -> Row | None:
         id=path.name,
         kind=str(header.get("kind") or job.get("kind") or "run"),
         state=state,
-        label=header.get("label") or job.get("config", {}).get("output", {}).get("label"),
+        label=_text(header.get("label") or job.get("config", {}).get("output", {}).get("label")),
         created_at=str(job.get("created_at") or header.get("started_at") or ""),
-        started_at=header.get("started_at"),
+        started_at=_text(header.get("started_at")),
         targets=targets,
-        requests=header.get("requests"),
-        trace_sha256=header.get("trace_sha256"),
-        verdict=summary.get("verdict"),
-        output_tokens_per_s={n: figures.get(n, {}).get("output_tokens_per_s") for n in targets},
+        requests=_number(header.get("requests")),
+        trace_sha256=_text(header.get("trace_sha256")),
+        verdict=_text(summary.get("verdict")),
+        output_tokens_per_s={
+            name: _number(figures.get(name, {}).get("output_tokens_per_s")) for name in targets
+        },
         ttft_p50_ms={n: _p50_ms(figures.get(n, {}).get("ttft_s")) for n in targets},
-        exit_code=live.get("exit_code"),
-        error=over.get("error") or live.get("error") or None,
+        exit_code=_number(live.get("exit_code")),
+        error=_text(over.get("error") or live.get("error") or None),
         answer=result_of(path).get("answer"),
         keep=bool(job.get("keep")),
+        repeat=bool(job.get("repeat")),
         is_ours=bool(job),
         bytes=_size_of(path),
     )
@@ -184,9 +232,9 @@ def _state_of(
             return State.STOPPED, live
         return (State.FINISHED if code in (0, 4) else State.FAILED), live
     if over := read_json(path / OVER):
-        return State(over.get("state", State.INTERRUPTED)), live
+        return _ENDS.get(str(over.get("state")), State.INTERRUPTED), live
     if job:
-        if is_held(path / LOCK):
+        if is_locked(path / LOCK):
             return State.RUNNING, live
         was_started = (path / PROCESS).exists() or bool(live) or bool(header)
         return (State.INTERRUPTED if was_started else State.QUEUED), live
@@ -196,31 +244,7 @@ def _state_of(
         return (State.FINISHED if has_ended(path) else State.INTERRUPTED), live
     if summary:
         return State.FINISHED, live
-    return (State.RUNNING if is_running(_process_of_cli(path)) else State.INTERRUPTED), live
-
-
-def _process_of_cli(path: Path) -> object:
-    """The process of a run that no service started, as it told when it began."""
-    try:
-        with (path / EVENTS).open("rb") as lines:
-            return orjson.loads(lines.readline()).get("process")
-    except (OSError, orjson.JSONDecodeError, AttributeError):
-        return None
-
-
-def is_held(lock: Path) -> bool:
-    """Whether a process holds the run's lock: it lives, whatever its number."""
-    try:
-        file = os.open(lock, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(file)
-    return False
+    return (State.RUNNING if is_running(path) else State.INTERRUPTED), live
 
 
 def _target_names(job: Mapping[str, Any], header: Mapping[str, Any]) -> tuple[str, ...]:
@@ -230,7 +254,16 @@ def _target_names(job: Mapping[str, Any], header: Mapping[str, Any]) -> tuple[st
 
 def _p50_ms(distribution: Any) -> float | None:
     value = distribution.get("p50") if isinstance(distribution, dict) else None
-    return value * 1000 if isinstance(value, int | float) else None
+    return float(value) * 1000 if isinstance(value, int | float) else None
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _number(value: Any) -> Any:
+    """What is a number; None in place of anything else."""
+    return value if isinstance(value, int | float) else None
 
 
 def _size_of(path: Path) -> int:
@@ -273,40 +306,55 @@ def matching(rows: Sequence[Row], wanted: Mapping[str, str | None]) -> list[Row]
     return [row for row in rows if holds(row)]
 
 
-def to_prune(rows: Sequence[Row], keep_runs: int, most_bytes: float) -> list[Row]:
-    """Which runs go: the service's own that have ended and are not kept, the oldest first, until
-    at most `keep_runs` of them are left and the folder takes at most `most_bytes`."""
+def to_prune(
+    rows: Sequence[Row], keep_runs: int, most_bytes: float, spared: str | None = None
+) -> list[Row]:
+    """Which runs go, of the service's own that have ended and are not kept, until at most
+    `keep_runs` of them are left and all of the service's take at most `most_bytes`.
+
+    What repeats and failed goes first, so that it never pushes out results; then the oldest. The
+    run `spared` stays: it has just ended, and nobody has seen its results.
+    """
     mine = [row for row in rows if row.is_ours and row.state.has_ended and not row.keep]
-    mine.sort(key=lambda row: (row.created_at, row.id))
-    total = sum(row.bytes for row in rows)
-    gone = []
-    for number, row in enumerate(mine):
-        if len(mine) - number <= keep_runs and total <= most_bytes:
+    mine.sort(key=lambda row: (not _failed_repeat(row), row.created_at, row.id))
+    total = sum(row.bytes for row in rows if row.is_ours)
+    left, gone = len(mine), []
+    for row in mine:
+        if left <= keep_runs and total <= most_bytes:
             break
+        if row.id == spared:
+            continue
         gone.append(row)
+        left -= 1
         total -= row.bytes
     return gone
+
+
+def _failed_repeat(row: Row) -> bool:
+    return row.repeat and row.state in (State.FAILED, State.INTERRUPTED)
 
 
 def remove(path: Path) -> None:
     """Remove a run; what is half removed is no run any more."""
     for name in (JOB, HEADER, SEARCH):
-        (path / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            (path / name).unlink()
     shutil.rmtree(path, ignore_errors=True)
 
 
-def detail(path: Path) -> dict[str, Any]:
+def detail(path: Path, row: Row) -> dict[str, Any]:
     """Everything that is known of one run: its row, what was asked for, how far it is, results."""
-    row = read_row(path)
-    if row is None:
-        raise LoadgenError(f"{path.name}: no such run")
     job, header = read_json(path / JOB), read_json(path / HEADER) or header_of(path)
-    config = job.get("config") or header.get("config") or {}
+    config = job.get("config") or header.get("config")
+    config = config if isinstance(config, dict) else {}
+    progress = progress_of(path)
+    if progress is not None and row.state.has_ended:
+        progress["state"] = "ended"  # one that was killed could not say so
     return {
         **row.as_json(),
         "config": {key: value for key, value in config.items() if job or key in _SHOWN},
-        "trace": job.get("config", {}).get("trace"),
-        "progress": progress_of(path),
+        "trace": config.get("trace") if job else None,
+        "progress": progress,
         "summary": read_json(path / "summary.json") or None,
         "comparison": read_json(path / "comparison.json") or None,
         "curve": result_of(path) or None,

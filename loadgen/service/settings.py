@@ -65,7 +65,7 @@ class ServeConfig(Strict):
         500, ge=1, description="runs of the service that are kept; the oldest go first"
     )
     max_disk_gib: Annotated[float, Field(gt=0)] = Field(
-        20.0, description="space that the folder's runs may take; the service's oldest go first"
+        20.0, description="space that the service's runs may take; the oldest go first"
     )
     drain: float = Field(
         60.0, ge=0, le=86_400, description="seconds that a stopped run may wait for its answers"

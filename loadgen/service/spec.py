@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import orjson
 from pydantic import BaseModel
 
 from loadgen.config import (
@@ -50,7 +51,12 @@ TRACE_ID: Final = re.compile(r"[0-9a-f]{64}")
 DEFAULT_KEY: Final = "OPENAI_API_KEY"
 _FLAG: Final = re.compile(r"--([a-z][a-z0-9-]*)")
 _MOST_KEY_CHARS: Final = 4096
+_FEWEST_KEY_CHARS: Final = 4
+"""Shorter ones could not be struck out of texts without shredding them."""
 _MOST_TARGETS: Final = 16
+_MOST_DEPTH: Final = 64
+_FREE: Final = ("header", "extra_body", "metadata")
+"""Fields whose keys a client chooses."""
 
 
 Config = RunConfig | PointsConfig | SimulateConfig
@@ -138,11 +144,6 @@ class Spec:
         return name
 
     @property
-    def has_secrets(self) -> bool:
-        """Whether something in it is never written to disk."""
-        return self.api_key is not None or self.shown != self.content
-
-    @property
     def shown(self) -> dict[str, Any]:
         """`content` with everything struck out that may be a secret."""
         if self.run is None:
@@ -156,28 +157,58 @@ class Spec:
                 *(s for target in self.targets for s in secrets_of_url(target.base_url)),
             ]
         )
-        shown: dict[str, Any] = _struck(self.content, redactor)
-        for target in shown["targets"]:
-            target["base_url"] = clean_url(target["base_url"])
+        content = dict(self.content)
+        content["targets"] = [
+            {**target, "base_url": clean_url(target["base_url"])} for target in content["targets"]
+        ]
+        shown: dict[str, Any] = _struck(content, redactor)
         for name in ("header", "extra_body"):
             if fields := shown.get("request", {}).get(name):
-                shown["request"][name] = dict.fromkeys(fields, STRUCK)
+                is_named = isinstance(fields, dict)
+                shown["request"][name] = dict.fromkeys(fields, STRUCK) if is_named else STRUCK
         return shown
 
 
-def _struck(part: Any, redactor: Redactor) -> Any:
-    """A copy of it without the secrets that `redactor` knows."""
+def _struck(part: Any, redactor: Redactor, *, is_free: bool = False) -> Any:
+    """A copy of it without the secrets that `redactor` knows. Keys are ours, and stay, but below
+    those where a client chooses them (`is_free`)."""
     if isinstance(part, dict):
-        return {redactor.strike(key): _struck(value, redactor) for key, value in part.items()}
+        return {
+            redactor.strike(key) if is_free else key: _struck(
+                value, redactor, is_free=is_free or key in _FREE
+            )
+            for key, value in part.items()
+        }
     if isinstance(part, list):
-        return [_struck(item, redactor) for item in part]
+        return [_struck(item, redactor, is_free=is_free) for item in part]
     return redactor.strike(part) if isinstance(part, str) else part
+
+
+def _check_plain(body: Any) -> None:
+    """Raises Refusal where it nests deeper than anything that is meant, or is no JSON (from YAML):
+    later steps walk it by calls, and write it down."""
+    level, depth = [body], 0
+    while level:
+        if depth > _MOST_DEPTH:
+            raise Refusal(422, f"the body: nests more than {_MOST_DEPTH} deep")
+        depth += 1
+        level = [
+            item
+            for part in level
+            if isinstance(part, dict | list)
+            for item in (part.values() if isinstance(part, dict) else part)
+        ]
+    try:
+        orjson.dumps(body)
+    except TypeError as error:
+        raise Refusal(422, f"the body: is not JSON: {error}") from None
 
 
 def read_spec(body: Any, settings: Settings, environment: Mapping[str, str]) -> Spec:
     """The run that a client's JSON asks for; raises Refusal, which says what is wrong with it."""
     if not isinstance(body, dict):
         raise Refusal(422, "the body must be a JSON object")
+    _check_plain(body)
     kind = body.get("kind", "run")
     if not isinstance(kind, str) or kind not in KINDS:
         raise Refusal(422, f"kind: must be one of {', '.join(KINDS)}")
@@ -248,6 +279,8 @@ def _key_in(body: Mapping[str, Any]) -> str | None:
         return None
     if not isinstance(key, str) or len(key) > _MOST_KEY_CHARS or not _is_plain(key):
         raise Refusal(422, "api_key: must be printable ASCII, on one line")
+    if len(key) < _FEWEST_KEY_CHARS:
+        raise Refusal(422, f"api_key: must have {_FEWEST_KEY_CHARS} characters or more")
     return key
 
 
@@ -301,6 +334,7 @@ def _schema_of(name: str, kind: Kind) -> dict[str, Any]:
         "repeat": {"type": "boolean", "description": "queue it again whenever it has finished"},
         "api_key": {
             "type": ["string", "null"],
+            "minLength": _FEWEST_KEY_CHARS,
             "maxLength": _MOST_KEY_CHARS,
             "writeOnly": True,
             "description": "given to the run alone; never kept and never told",

@@ -1,7 +1,8 @@
 """Traces that clients have sent: kept by the SHA-256 of their bytes, and used by it alone.
 
 A client never names a path. A file is written beside its place as it comes, and takes it when
-`loadgen trace inspect`, in a process of its own, could read it. It knows no HTTP.
+`loadgen trace inspect`, in a process of its own, could read it: that alone takes a
+turn, however long the bytes take to come. It knows no HTTP.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -23,6 +24,9 @@ from loadgen.service.runs import read_json
 from loadgen.service.settings import Settings
 from loadgen.service.spec import TRACE_ID
 
+_MOST_UPLOADS: Final = 8
+"""At once: each has a file."""
+
 
 class Traces:
     """The uploaded traces of a service."""
@@ -31,6 +35,12 @@ class Traces:
         self._path = settings.traces
         self._most_bytes = settings.flags.max_trace_mib * 2**20
         self._keep = settings.flags.keep_traces
+        self._uploads = 0
+
+    def remove_partial(self) -> None:
+        """What a service that was killed in an upload has left."""
+        for path in self._path.glob(".*.part"):
+            path.unlink(missing_ok=True)
 
     def path(self, trace_id: str) -> Path:
         """The file of a trace; raises Refusal where there is none."""
@@ -49,10 +59,20 @@ class Traces:
         return [{"id": path.stem, **read_json(_meta(path))} for path in files]
 
     async def add(
-        self, chunks: AsyncIterator[bytes], environment: Mapping[str, str], in_use: Iterable[str]
+        self,
+        chunks: AsyncIterator[bytes],
+        environment: Mapping[str, str],
+        turn: Callable[[], AbstractAsyncContextManager[None]],
+        in_use: Callable[[], set[str]],
     ) -> dict[str, Any]:
-        """Take a trace's bytes; returns its id and figures. Raises Refusal."""
+        """Take a trace's bytes; returns its id and figures. Raises Refusal.
+
+        `turn` is entered for what takes processor time; `in_use` tells what must not be pruned.
+        """
+        if self._uploads >= _MOST_UPLOADS:
+            raise Refusal(429, "too much is being sent already", {"Retry-After": "5"})
         self._path.mkdir(parents=True, exist_ok=True)
+        self._uploads += 1
         partial = self._path / f".{secrets.token_hex(8)}.part"
         digest, size = hashlib.sha256(), 0
         try:
@@ -65,7 +85,8 @@ class Traces:
                     file.write(chunk)
             try:
                 words = process.command("trace", "inspect", str(partial), "--json")
-                done = await process.call(words, environment)
+                async with turn():
+                    done = await process.call(words, environment)
             except process.CommandError as error:
                 text = str(error).replace(str(partial), "trace")
                 raise Refusal(422, text) from None
@@ -75,8 +96,9 @@ class Traces:
             write_whole(_meta(path), orjson.dumps(meta))
             partial.replace(path)
         finally:
+            self._uploads -= 1
             partial.unlink(missing_ok=True)
-        self._prune({*in_use, path.stem})
+        self._prune({*in_use(), path.stem})
         return {"id": path.stem, **meta}
 
     def _prune(self, in_use: set[str]) -> None:

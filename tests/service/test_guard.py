@@ -475,3 +475,79 @@ def test_one_service_a_folder(serving: Serving) -> None:
     )
     assert done.returncode == 2
     assert "another service" in done.stderr
+
+
+def test_an_unfinished_upload_keeps_nobody_waiting(serving: Serving, quick: str) -> None:
+    """While a trace comes, or does not, others have their dry runs and uploads."""
+    port = int(serving.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)) as upload:
+        upload.sendall(
+            b"POST /api/traces HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 1000\r\n"
+            b"content-type: application/jsonl\r\n\r\n{"
+        )
+        body = {"targets": [{"base_url": quick}], "generate": {"num_prompts": 7}}
+        query = {"dry_run": "true"}
+        answer = serving.client.post("/api/runs", params=query, json=body, timeout=30)
+        assert answer.status_code == 200
+
+
+def test_a_body_must_come(serving: Serving) -> None:
+    """One that does not is given up in some 20 s, with 408."""
+    port = int(serving.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=40) as login:
+        login.sendall(
+            b"POST /api/login HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 1000\r\n"
+            b"content-type: application/json\r\n\r\n{"
+        )
+        assert b" 408 " in login.recv(1000).split(b"\r\n")[0]
+
+
+def test_many_idle_connections_shut_nobody_out(serving: Serving) -> None:
+    """However many there are, a request is answered."""
+    port = int(serving.url.rpartition(":")[2])
+    idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(300)]
+    try:
+        answer = httpx.get(f"{serving.url}/health")
+        assert answer.status_code == 200
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def test_cookies_of_other_applications(locked: Serving) -> None:
+    """What others on the same host have set, in whatever form, keeps nobody out."""
+    with httpx.Client(base_url=locked.url) as browser:
+        browser.post("/api/login", json={"token": TOKEN})
+        ours = f"loadgen_session={browser.cookies['loadgen_session']}"
+    for other in ('a={"x": [1, 2]}', "b[c]=d", "@x=1"):
+        headers = {"cookie": f"{other}; {ours}"}
+        assert locked.client.get("/api/runs", headers=headers).status_code == 200
+
+
+def test_a_long_name_is_no_file(serving: Serving) -> None:
+    """Nor is it an error of the service."""
+    assert serving.client.get(f"/page/{'x' * 300}.js").status_code == 404
+
+
+def test_watchers_have_places(serving: Serving, slow: str) -> None:
+    """32 watch at once, also when all come at the same time; places are given back."""
+    run_id = serving.start(slow, requests=100, rate=1)
+    port = int(serving.url.rpartition(":")[2])
+    request = f"GET /api/runs/{run_id}/events HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode()
+    for _ in range(2):
+        watching = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
+        try:
+            for connection in watching:
+                connection.sendall(request)
+            answers = [connection.recv(12)[9:] for connection in watching]
+            assert (answers.count(b"200"), answers.count(b"429")) == (32, 18)
+        finally:
+            for connection in watching:
+                connection.close()
+
+        def is_free() -> bool:
+            return "loadgen_service_watchers 0.0" in serving.client.get("/metrics").text
+
+        wait_until(is_free, "places are given back", 10)
+    for _ in range(2):
+        serving.client.delete(f"/api/runs/{run_id}")

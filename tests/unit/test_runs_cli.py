@@ -69,6 +69,19 @@ def test_prune_keeps_the_latest_and_what_is_no_run(folder: Path) -> None:
     assert (folder / "notes" / "precious.txt").exists()
 
 
+def test_prune_leaves_what_the_service_was_asked_to_keep(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run whose job says `keep` stays, and so does one that only waits."""
+    (folder / "r1" / "job.json").write_text('{"keep": true}')
+    (folder / "r2" / "job.json").write_text('{"keep": false}')
+    (folder / "waits").mkdir()
+    (folder / "waits" / "job.json").write_text('{"keep": false}')
+    assert main(["runs", "prune", str(folder), "--keep", "0"]) == 0
+    assert "asked to keep" in capsys.readouterr().out
+    assert sorted(path.name for path in folder.iterdir()) == ["file.txt", "notes", "r1", "waits"]
+
+
 def test_mistakes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One line each, and nothing is removed."""
     for words in (

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.secrets import STRUCK, Redactor, clean_command, clean_url, secrets_of_headers
+from loadgen.secrets import (
+    STRUCK,
+    Redactor,
+    clean_command,
+    clean_url,
+    secrets_of_body,
+    secrets_of_headers,
+)
 
 KEY = "sk-canary-0123456789"
 keys = st.text(string.ascii_letters + string.digits + "-_.~+", min_size=4, max_size=40)
@@ -159,3 +166,10 @@ def test_no_secret_survives_in_a_command_line(key: str, split: bool) -> None:
     ]
     words = [w for flag, value in pairs for w in ((flag, value) if split else (f"{flag}={value}",))]
     assert key not in cleaned(*words)
+
+
+def test_secrets_of_a_body_are_found_however_deep() -> None:
+    """In lists and below a name that smells, numbers too; what smells of nothing stays."""
+    body = {"a": [{"api_key": "k-1234"}], "auth": {"x": ["k-5678", 123456]}, "mode": "plain"}
+    assert secrets_of_body(body) == ["k-1234", "k-5678", "123456"]
+    assert secrets_of_body(None) == []

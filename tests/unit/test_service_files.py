@@ -155,6 +155,7 @@ def row(**values: Any) -> Row:
         exit_code=0,
         error=None,
         keep=False,
+        repeat=False,
         is_ours=True,
         bytes=100,
     )
