@@ -33,7 +33,6 @@ from loadgen.runs_compare import add_compare_runs
 from loadgen.search_files import course_of, header_of, read_object, result_of
 
 _COLUMNS: Final = 120
-"""The service's, which says `keep`: service/runs.py."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
