@@ -16,6 +16,8 @@ from starlette.types import Receive, Scope, Send
 
 from loadgen.service.connection import Connection
 
+pytestmark = pytest.mark.slow
+
 
 class Quick(Connection):
     """The same with short times and low numbers."""
