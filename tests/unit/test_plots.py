@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 from made_records import made_record
@@ -209,3 +210,15 @@ def test_bins_are_round_and_few(span_s: float) -> None:
     assert span_s / bin_s <= draw._MAX_BINS * (1 + 1e-9)
     digits = f"{bin_s:.6e}".split("e")[0]
     assert float(digits) in (1.0, 2.0, 5.0)
+
+
+def test_answers_that_came_whole_are_throughput_too() -> None:
+    """Tokens of an answer that did not stream arrive at its end, and are not 0."""
+    whole = [
+        replace(one, chunk_s=(), chunk_tokens=None, first_token_s=None, last_token_s=None)
+        for one in GOOD
+    ]
+    (plot, *_) = draw_all({"a": whole})
+    assert plot.title == "Output tokens per second over time"
+    assert "at most 0" not in plot.caption
+    assert any(float(row[-1]) > 0 for row in plot.rows)

@@ -32,9 +32,12 @@ def throughput(series: Series) -> Plot | None:
             continue
         start_s = turn_starts_s(c)
         last = math.ceil(float((c.end_s - start_s).max()) / bin_s)
-        at_s = c.chunk_s - np.repeat(start_s, np.diff(c.first_chunk))
+        chunks = np.diff(c.first_chunk)
+        whole = (chunks == 0) & (c.output_tokens_served > 0)  # did not stream: all came at the end
+        at_s = np.append(c.chunk_s - np.repeat(start_s, chunks), (c.end_s - start_s)[whole])
+        came = np.append(c.chunk_tokens, c.output_tokens_served[whole])
         bins = (at_s / bin_s).astype(np.int64).clip(0, last)
-        tokens = np.bincount(bins, weights=c.chunk_tokens, minlength=last + 1) / bin_s
+        tokens = np.bincount(bins, weights=came, minlength=last + 1) / bin_s
         values += points(name, _bins_s(np.arange(last + 1), bin_s), tokens, last + 1)
         told.append(
             f"{name}: median {np.median(tokens[:last]):,.0f}, at most {tokens.max():,.0f}"
