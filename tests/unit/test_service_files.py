@@ -154,6 +154,7 @@ def row(**values: Any) -> Row:
         ttft_p50_ms={},
         exit_code=0,
         error=None,
+        answer=None,
         keep=False,
         repeat=False,
         is_ours=True,
