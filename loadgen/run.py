@@ -180,10 +180,14 @@ async def run(
 
     Ctrl-C (or SIGTERM) once sends nothing more and waits for the answers; twice cuts them off.
     """
-    planned = await plan(config, workload)
     task = asyncio.current_task()
-    if task is not None and task.cancelling():  # Ctrl-C, which a request's client takes for its own
-        raise asyncio.CancelledError
+    try:
+        planned = await plan(config, workload)
+    finally:
+        # Ctrl-C meanwhile, which a request's client takes for its own: the plan, or why there is
+        # none, says nothing then.
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
     started = datetime.now(UTC)
     kind = "compare" if len(config.targets) > 1 else "run"
     path = _run_path(config.output, kind, started)
@@ -360,14 +364,16 @@ class Conductor:
     def signals_stop(self) -> Iterator[None]:
         """Ctrl-C and SIGTERM stop the run instead of the process, while the context lasts."""
         loop = asyncio.get_running_loop()
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        for number in numbers:
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        for number in before:
             loop.add_signal_handler(number, self._on_signal)
         try:
             yield
         finally:
-            for number in numbers:
+            for number, handler in before.items():
                 loop.remove_signal_handler(number)
+                # Not the default: between the runs of a sweep, Ctrl-C is the event loop's again.
+                signal.signal(number, handler)
 
     def _on_signal(self) -> None:
         if self.was_interrupted:
