@@ -11,11 +11,7 @@ import asyncio
 import heapq
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +24,7 @@ from loadgen.explore_config import CapacityConfig
 from loadgen.probing import Searched, capacity, goal_of
 from loadgen.progress import Progress
 from loadgen.record import Outcome, RequestRecord
+from loadgen.selfcheck import truth_process
 from loadgen.slo import Slo
 from loadgen.trace import Trace
 from loadgen.trace.config import GeneratorConfig
@@ -64,7 +61,10 @@ def capacity_error(repeats: int = 2) -> float:
 def search_truth(arrival: str, seed: int = 0, **more: Any) -> Searched:
     """One search, through the real client, on a truth server of its own."""
     server = ("--ttft-ms", str(TTFT_MS), "--itl-ms", str(ITL_MS), "--slots", str(SLOTS))
-    with truth(*server) as url, tempfile.TemporaryDirectory(prefix="loadgen-capacity-") as scratch:
+    with (
+        truth_process(*server) as url,
+        tempfile.TemporaryDirectory(prefix="loadgen-capacity-") as scratch,
+    ):
         config = config_for(arrival, seed, url, Path(scratch), **more)
         return asyncio.run(capacity(config, [], Progress(quiet=True)))
 
@@ -177,21 +177,6 @@ def spread(requests: int, searches: int = 24) -> dict[str, float]:
         "error_p90": round(float(np.quantile(errors, 0.9)), 3),
         "runs_mean": round(statistics.fmean(runs), 1),
     }
-
-
-@contextmanager
-def truth(*flags: str) -> Iterator[str]:
-    """A truth server as a process of its own; its URL."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "loadgen.truth", *flags], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    try:
-        yield process.stdout.readline().strip()
-    finally:
-        process.terminate()
-        process.wait(10)
-        process.stdout.close()
 
 
 if __name__ == "__main__":

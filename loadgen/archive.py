@@ -117,11 +117,16 @@ def is_locked(file: Path) -> bool:
 
 def is_kept(path: Path) -> bool:
     """Whether a client of `loadgen serve` asked that the run be never pruned."""
+    return bool(read_object(path / JOB).get("keep"))
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A file's JSON object; {} where there is none, or nothing that can be read."""
     try:
-        job = orjson.loads((path / JOB).read_bytes())
+        content = orjson.loads(path.read_bytes())
     except (OSError, orjson.JSONDecodeError):
-        return False
-    return isinstance(job, dict) and bool(job.get("keep"))
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _record_files(path: Path) -> list[Path]:

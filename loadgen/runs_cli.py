@@ -23,14 +23,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from loadgen.archive import is_kept, is_running, read_header
+from loadgen.archive import is_kept, is_running, read_header, read_object
 from loadgen.errors import ConfigError, RunDirectoryError
 from loadgen.journal import HEADER, write_whole
 from loadgen.record import RunHeader
 from loadgen.report.facts import facts_of
 from loadgen.report_cli import print_json
 from loadgen.runs_compare import add_compare_runs
-from loadgen.search_files import course_of, header_of, read_object, result_of
+from loadgen.search_files import course_of, header_of, result_of
 
 _COLUMNS: Final = 120
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -105,12 +105,10 @@ def list_runs(folder: Path) -> list[Listed | ListedSearch]:
             header = read_header(path)
         except RunDirectoryError:
             continue
-        found.append((header.started_at, path.name, Listed(path, header, _summary_of(path))))
+        found.append(
+            (header.started_at, path.name, Listed(path, header, read_object(path / "summary.json")))
+        )
     return [run for _, _, run in sorted(found, key=lambda row: row[:2])]
-
-
-def _summary_of(path: Path) -> dict[str, Any]:
-    return read_object(path / "summary.json")
 
 
 def show_list(arguments: argparse.Namespace) -> int:
@@ -144,7 +142,7 @@ def show_list(arguments: argparse.Namespace) -> int:
 def show_one(arguments: argparse.Namespace) -> int:
     """Print what a run was, and what it came to as far as its results were made."""
     path = arguments.run_directory
-    run = Listed(path, read_header(path), _summary_of(path))
+    run = Listed(path, read_header(path), read_object(path / "summary.json"))
     if arguments.json:
         print_json(run.as_json())
         return 0

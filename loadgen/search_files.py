@@ -11,21 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
+from loadgen.archive import read_object
 from loadgen.machine import is_running
 
 SEARCH: Final = "search.json"
 KINDS: Final = ("sweep", "capacity")
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """A file's JSON object; {} where there is none, or nothing that can be read."""
-    try:
-        content = orjson.loads(path.read_bytes())
-    except (OSError, orjson.JSONDecodeError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def header_of(path: Path) -> dict[str, Any]:

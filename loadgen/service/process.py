@@ -24,11 +24,12 @@ from typing import Any, BinaryIO, Final
 import orjson
 
 import loadgen
+from loadgen.archive import read_object
 from loadgen.client.allowed import VARIABLE
 from loadgen.errors import LoadgenError
 from loadgen.journal import write_whole
 from loadgen.machine import is_running, process_of
-from loadgen.service.runs import LOCK, LOG, PROCESS, RESULT, read_json
+from loadgen.service.runs import LOCK, LOG, PROCESS, RESULT
 from loadgen.service.settings import KEY_PREFIX, TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from loadgen.service.spec import DEFAULT_KEY
 from loadgen.status import LIVE
@@ -137,7 +138,7 @@ def process_in(path: Path) -> dict[str, Any] | None:
 
     Its own word does where the service was killed before it could write down whom it had started.
     """
-    for process in (read_json(path / PROCESS), read_json(path / LIVE).get("process")):
+    for process in (read_object(path / PROCESS), read_object(path / LIVE).get("process")):
         if is_running(process):
             assert isinstance(process, dict)
             return process

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import orjson
 
-from loadgen.archive import is_locked
+from loadgen.archive import is_locked, read_object
 from loadgen.clock import monotonic
 from loadgen.journal import HEADER, JOB, new_run_path, write_whole
 from loadgen.search_files import SEARCH
@@ -36,7 +36,6 @@ from loadgen.service.runs import (
     Folder,
     Row,
     State,
-    read_json,
     remove,
     tail_of,
     to_prune,
@@ -138,7 +137,7 @@ class Queue:
         return {trace for trace in found if isinstance(trace, str)}
 
     def _job(self, run_id: str) -> dict[str, Any]:
-        return read_json(self.folder.path / run_id / JOB)
+        return read_object(self.folder.path / run_id / JOB)
 
     def _write_job(self, run_id: str, job: Mapping[str, Any]) -> None:
         data = orjson.dumps(job, option=orjson.OPT_INDENT_2)
@@ -319,7 +318,7 @@ class Queue:
     def _end_of(self, entry: _Entry) -> tuple[State | None, str]:
         """How a run ended that could not say so itself, and why; None where it did."""
         path = self.folder.path / entry.id
-        if read_json(path / LIVE).get("state") == "ended":
+        if read_object(path / LIVE).get("state") == "ended":
             return None, ""
         code = None if entry.child is None else entry.child.process.returncode
         last = tail_of(path / LOG).strip().rpartition("\n")[2].removeprefix("loadgen: ")

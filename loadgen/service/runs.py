@@ -22,9 +22,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
-from loadgen.archive import is_locked, is_running
+from loadgen.archive import is_locked, is_running, read_object
 from loadgen.journal import HEADER, JOB
 from loadgen.search_files import SEARCH, course_of, goes_on, has_ended, header_of, result_of
 from loadgen.status import LIVE
@@ -157,7 +155,7 @@ def read_row(path: Path) -> Row | None:
     Where they hold what no run writes, the row says so, and is none of the service's: it is neither
     started nor pruned.
     """
-    job, header = read_json(path / JOB), read_json(path / HEADER) or header_of(path)
+    job, header = read_object(path / JOB), read_object(path / HEADER) or header_of(path)
     if not job and not header:
         return None
     try:
@@ -192,9 +190,9 @@ def _unreadable(path: Path, error: str) -> Row:
 
 def _row_of(path: Path, job: Mapping[str, Any], header: Mapping[str, Any]) -> Row:
     """Raises what reading odd files raises: they may hold any JSON object."""
-    summary = read_json(path / "summary.json")
+    summary = read_object(path / "summary.json")
     state, live = _state_of(path, job, header, summary)
-    over = read_json(path / OVER)
+    over = read_object(path / OVER)
     targets = _target_names(job, header)
     figures = summary.get("targets", {})
     return Row(
@@ -225,13 +223,13 @@ def _row_of(path: Path, job: Mapping[str, Any], header: Mapping[str, Any]) -> Ro
 def _state_of(
     path: Path, job: Mapping[str, Any], header: Mapping[str, Any], summary: Mapping[str, Any]
 ) -> tuple[State, dict[str, Any]]:
-    live = read_json(path / LIVE)
+    live = read_object(path / LIVE)
     if live.get("state") == "ended":
         code = live.get("exit_code")
         if code == _STOPPED_CODE:
             return State.STOPPED, live
         return (State.FINISHED if code in (0, 4) else State.FAILED), live
-    if over := read_json(path / OVER):
+    if over := read_object(path / OVER):
         return _ENDS.get(str(over.get("state")), State.INTERRUPTED), live
     if job:
         if is_locked(path / LOCK):
@@ -278,15 +276,6 @@ def _size_of(path: Path) -> int:
     except OSError:
         pass  # it is just being removed
     return total
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A file's JSON object; {} where there is none, or nothing that can be read."""
-    try:
-        content = orjson.loads(path.read_bytes())
-    except (OSError, orjson.JSONDecodeError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def matching(rows: Sequence[Row], wanted: Mapping[str, str | None]) -> list[Row]:
@@ -344,7 +333,7 @@ def remove(path: Path) -> None:
 
 def detail(path: Path, row: Row) -> dict[str, Any]:
     """Everything that is known of one run: its row, what was asked for, how far it is, results."""
-    job, header = read_json(path / JOB), read_json(path / HEADER) or header_of(path)
+    job, header = read_object(path / JOB), read_object(path / HEADER) or header_of(path)
     config = job.get("config") or header.get("config")
     config = config if isinstance(config, dict) else {}
     progress = progress_of(path)
@@ -355,8 +344,8 @@ def detail(path: Path, row: Row) -> dict[str, Any]:
         "config": {key: value for key, value in config.items() if job or key in _SHOWN},
         "trace": config.get("trace") if job else None,
         "progress": progress,
-        "summary": read_json(path / "summary.json") or None,
-        "comparison": read_json(path / "comparison.json") or None,
+        "summary": read_object(path / "summary.json") or None,
+        "comparison": read_object(path / "comparison.json") or None,
         "curve": result_of(path) or None,
         "points": course_of(path),
         "log": tail_of(path / LOG),
@@ -366,7 +355,7 @@ def detail(path: Path, row: Row) -> dict[str, Any]:
 
 def progress_of(path: Path) -> dict[str, Any] | None:
     """`live.json` without the process that wrote it."""
-    live = read_json(path / LIVE)
+    live = read_object(path / LIVE)
     live.pop("process", None)
     if live and (course := course_of(path)) is not None:
         live["points"] = {key: course[key] for key in ("done", "of", "load")}

@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import orjson
 
+from loadgen.archive import read_object
 from loadgen.journal import write_whole
 from loadgen.service import process
 from loadgen.service.refusal import Refusal
-from loadgen.service.runs import read_json
 from loadgen.service.settings import Settings
 from loadgen.service.spec import TRACE_ID
 
@@ -56,7 +56,7 @@ class Traces:
         files = sorted(
             self._path.glob("*.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True
         )
-        return [{"id": path.stem, **read_json(_meta(path))} for path in files]
+        return [{"id": path.stem, **read_object(_meta(path))} for path in files]
 
     async def add(
         self,

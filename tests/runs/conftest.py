@@ -16,22 +16,11 @@ from typing import Any
 
 import pytest
 
+from loadgen.selfcheck import truth_process
+
+truth = truth_process
+
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "OPENAI_API_KEY"}
-
-
-@contextmanager
-def truth(*flags: str) -> Iterator[str]:
-    """A truth server as a process of its own; its URL."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "loadgen.truth", *flags], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    try:
-        yield process.stdout.readline().strip()
-    finally:
-        process.terminate()
-        process.wait(10)
-        process.stdout.close()
 
 
 @pytest.fixture(scope="session")
