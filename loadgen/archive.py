@@ -7,7 +7,6 @@ counted; anything else that is broken is an error with its place. It knows what 
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -16,8 +15,9 @@ from typing import Any, Final
 
 import orjson
 
-from loadgen.errors import RunDirectoryError
+from loadgen.errors import ConfigError, RunDirectoryError
 from loadgen.journal import EVENTS, HEADER, JOB
+from loadgen.locks import is_held
 from loadgen.record import (
     SCHEMA_VERSION,
     Outcome,
@@ -61,6 +61,17 @@ class Run:
                 except (KeyError, TypeError, ValueError) as error:
                     raise RunDirectoryError(f"{file}:{number}: not a record ({error})") from None
 
+    def one_target(
+        self, asked: str | None, flag: str = "--target", how: str = "name one of them"
+    ) -> str:
+        """The target that was asked for by `flag`, or the only one; raises ConfigError."""
+        names = [target.name for target in self.header.targets]
+        if asked is None and len(names) == 1:
+            return names[0]
+        if asked not in names:
+            raise ConfigError(f"{flag}: {self.path.name} has {', '.join(names)}; {how}")
+        return asked
+
     def of_target(self, name: str) -> Iterator[RequestRecord]:
         """Measured records of one target."""
         for record in self.records():
@@ -100,19 +111,7 @@ def read_run(path: Path) -> Run:
 
 def is_running(path: Path) -> bool:
     """Whether a run holds the lock on its events, as `journal.EventLog` does until it ends."""
-    return is_locked(path / EVENTS)
-
-
-def is_locked(file: Path) -> bool:
-    """Whether a process holds the lock on a file: it lives, whatever its number."""
-    try:
-        with file.open("rb") as opened:
-            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # no such file, or no locks on this file system
-        return False
-    return False
+    return is_held(path / EVENTS)
 
 
 def is_kept(path: Path) -> bool:

@@ -39,10 +39,11 @@ from loadgen.explore_cli import add_explore
 from loadgen.exporter import Exporter
 from loadgen.flags import Parser, add_flags, take, validate
 from loadgen.model_cli import add_calibrate, add_predict
+from loadgen.plan import describe_load
 from loadgen.progress import Progress
 from loadgen.report import rebuild
 from loadgen.report_cli import INVALID, add_check, add_report, print_json, show
-from loadgen.run import Finished, describe_load, run
+from loadgen.run import Finished, run
 from loadgen.run_flags import add_api_key_flags, add_config_flag, exporting, linger, run_config
 from loadgen.runs_cli import add_runs
 from loadgen.selfcheck import check

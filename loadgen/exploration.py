@@ -33,13 +33,14 @@ from loadgen.explore_config import PointsConfig, SweepConfig, requests_for
 from loadgen.exporter import Exporter
 from loadgen.flags import flag_of, validate
 from loadgen.journal import TRACE, new_run_path, write_whole
-from loadgen.machine import this_process
+from loadgen.locks import hold
+from loadgen.plan import Workload, workload_of
 from loadgen.points import Axis, Point, point_of
 from loadgen.progress import Progress
 from loadgen.report import rebuild
-from loadgen.run import Workload, run, workload_of
+from loadgen.run import run
 from loadgen.search_files import SEARCH
-from loadgen.secrets import STRUCK, clean_command, clean_url
+from loadgen.secrets import STRUCK, clean_command, clean_config, clean_url
 from loadgen.trace import Trace
 from loadgen.trace.scaling import at_rate, part_of
 from loadgen.trace.trace import parse_trace, sha256_of
@@ -140,7 +141,6 @@ class Exploration(Generic[Config]):
             "trace": self.trace_name,
             "trace_sha256": self.trace_sha256,
             "started_at": self.started_at,
-            "process": this_process(),
             "under_way": self.under_way,
             "points_in_all": self.config.points_in_all,
             "points": [point.as_json() for point in self.points],
@@ -149,25 +149,43 @@ class Exploration(Generic[Config]):
         write_whole(self.path / SEARCH, orjson.dumps(state, option=option))
 
     @contextmanager
-    def saying_how_to_go_on(self, progress: Progress) -> Iterator[None]:
-        """Whatever ends what is inside before its end, the user is told what to do next.
+    def going_on(self, progress: Progress) -> Iterator[None]:
+        """Held, so that nobody goes on with it meanwhile; raises RunDirectoryError where one does.
 
-        Where not even one run could begin there is nothing to go on with, and nothing is left.
+        Whatever ends what is inside before its end, the user is told what to do next. Where not
+        even one run could begin there is nothing to go on with, and nothing is left.
         """
-        try:
-            yield
-        except LoadgenError:
-            if any(path.is_dir() for path in self.path.iterdir()):
+        with self._held():
+            try:
+                yield
+            except LoadgenError:
+                self._leave(progress)
+                raise
+            except BaseException:
                 self.say_how_to_go_on(progress)
-            elif self.config.run.output.run_dir is None:
-                shutil.rmtree(self.path)
-            else:  # the folder is somebody else's
-                for name in (SEARCH, TRACE):
-                    (self.path / name).unlink(missing_ok=True)
-            raise
-        except BaseException:
+                raise
+
+    def _leave(self, progress: Progress) -> None:
+        if any(path.is_dir() for path in self.path.iterdir()):
             self.say_how_to_go_on(progress)
-            raise
+        elif self.config.run.output.run_dir is None:
+            shutil.rmtree(self.path)
+        else:  # the folder is somebody else's
+            for name in (SEARCH, TRACE):
+                (self.path / name).unlink(missing_ok=True)
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        with (self.path / TRACE).open("rb") as trace:
+            try:
+                hold(trace.fileno())
+            except BlockingIOError:
+                raise RunDirectoryError(
+                    f"--resume: {self.path}: another process goes on with it"
+                ) from None
+            except OSError:  # some file systems have no locks
+                pass
+            yield
 
     def say_how_to_go_on(self, progress: Progress) -> None:
         """What is done is kept, and this goes on with the rest."""
@@ -296,19 +314,8 @@ def read_search(kind: str, path: Path) -> dict[str, Any]:
 def _shown(config: PointsConfig, *, exclude_unset: bool = False) -> dict[str, Any]:
     """The configuration as JSON, without secrets."""
     shown = config.model_dump(mode="json", exclude_unset=exclude_unset)
-    for target in shown["run"]["targets"]:
-        target["base_url"] = clean_url(target["base_url"])
-    request = shown["run"].get("request", {})
-    for field in ("header", "extra_body"):
-        if request.get(field):
-            request[field] = dict.fromkeys(request[field], STRUCK)
-    strike = redactor_of(config.run.targets, config.run.request).strike
-    output = shown["run"].get("output", {})
-    if output.get("label"):
-        output["label"] = strike(output["label"])
-    if output.get("metadata"):
-        output["metadata"] = {strike(k): strike(v) for k, v in output["metadata"].items()}
-    return shown
+    redactor = redactor_of(config.run.targets, config.run.request)
+    return shown | {"run": clean_config(shown["run"], redactor)}
 
 
 def _check_same(before: PointsConfig, now: PointsConfig) -> None:

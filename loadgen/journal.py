@@ -11,7 +11,6 @@ This writes; `archive.py` reads. It knows how records are kept, and not what the
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 from contextlib import suppress
@@ -23,6 +22,7 @@ from typing import Any, Final
 import orjson
 
 from loadgen.errors import RunDirectoryError
+from loadgen.locks import hold
 from loadgen.record import RequestRecord, RunHeader, WorkerHealth
 
 HEADER: Final = "header.json"
@@ -62,7 +62,7 @@ class EventLog:
             self._file = self._path.open("ab", buffering=0)
             # Held until the run ends, however it ends: so readers know that it goes on.
             with suppress(OSError):  # some file systems have no locks
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                hold(self._file.fileno())
         except OSError as error:
             raise RunDirectoryError(f"{self._path}: cannot be written: {error.strerror}") from None
 

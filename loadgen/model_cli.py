@@ -54,7 +54,7 @@ def calibrate_server(arguments: argparse.Namespace) -> int:
     if bool(arguments.run_directory) == (arguments.base_url is not None):
         raise ConfigError("calibrate: give run directories, or --base-url to probe a server")
     paths = arguments.run_directory or _probe(arguments, config)
-    runs = [(run, _target_of(run, arguments.target)) for run in map(read_run, paths)]
+    runs = [(run, run.one_target(arguments.target)) for run in map(read_run, paths)]
     name = arguments.name or f"{runs[0][1]}, {config.policy[0]}"
     found = calibrate(runs, config, name=name, origin=_origin(runs))
     write_model(arguments.output, found.model)
@@ -87,15 +87,6 @@ def _probe(arguments: argparse.Namespace, config: PolicyConfig) -> list[Path]:
         arguments.command_line,
         Progress(quiet=arguments.quiet),
     )
-
-
-def _target_of(run: Run, asked: str | None) -> str:
-    names = [target.name for target in run.header.targets]
-    if asked is None and len(names) == 1:
-        return names[0]
-    if asked not in names:
-        raise ConfigError(f"--target: {run.path.name} has {', '.join(names)}; name one of them")
-    return asked
 
 
 def _origin(runs: Sequence[tuple[Run, str]]) -> str:
@@ -164,7 +155,7 @@ def _models(run: Run, given: Sequence[str]) -> dict[str, CostFile]:
     for text in given:
         name, separator, file = text.partition("=")
         if not separator:
-            name, file = _target_of(run, None), text
+            name, file = run.one_target(None, "--cost", "give NAME=FILE"), text
         models[name] = read_cost(Path(file))[1]
     return models
 

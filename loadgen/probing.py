@@ -59,11 +59,11 @@ async def capacity(
         progress.say(f"results: {exploration.path}")
     else:
         exploration = Exploration.go_on("capacity", config, resume)
-    with exploration.saying_how_to_go_on(progress):
+    with exploration.going_on(progress):
         step, refused, was_interrupted = await _probe(exploration, goal, progress, exporter)
-    found = step if isinstance(step, Found) else None
-    curve = _curve(exploration, goal, found, refused)
-    write_curve(exploration.path, curve)
+        found = step if isinstance(step, Found) else None
+        curve = _curve(exploration, goal, found, refused)
+        write_curve(exploration.path, curve)
     if found is None:
         exploration.say_how_to_go_on(progress)
     return Searched(exploration.path, curve, found, refused, was_interrupted)

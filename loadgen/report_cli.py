@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 from rich.console import Console
 
-from loadgen.archive import Run, read_run
+from loadgen.archive import read_run
 from loadgen.columns import Columns
 from loadgen.errors import ConfigError
 from loadgen.gate import Finding, judge_gates, read_gate
@@ -61,7 +61,7 @@ def _export(arguments: argparse.Namespace) -> int:
     if arguments.target is not None and arguments.export != "vllm":
         raise ConfigError(f"--target: a {arguments.export} export holds all targets; leave it out")
     path, run_read = arguments.output, read_run(arguments.run_directory)
-    target = _target_in(run_read, arguments.target) if arguments.export == "vllm" else None
+    target = run_read.one_target(arguments.target) if arguments.export == "vllm" else None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         match arguments.export:
@@ -103,26 +103,16 @@ def _write_plots(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _target_in(run_read: Run, asked: str | None) -> str:
-    """The target that was asked for, or the only one; raises ConfigError."""
-    names = [target.name for target in run_read.header.targets]
-    if asked is None and len(names) == 1:
-        return names[0]
-    if asked not in names:
-        raise ConfigError(f"--target: the run's targets are {', '.join(names)}; name one of them")
-    return asked
-
-
 def check_gates(arguments: argparse.Namespace) -> int:
     """Hold a run against gates; exit code 3 where one fails, 4 where the run is INVALID."""
     gates = [read_gate(text) for text in arguments.expression]
     result = rebuild(arguments.run_directory)
-    target = _target_in(result.run, arguments.target)
+    target = result.run.one_target(arguments.target)
     baseline = None
     if arguments.baseline is not None:
         before = read_run(arguments.baseline)
         names = [own.name for own in before.header.targets]
-        own = target if target in names else _target_in(before, None)
+        own = target if target in names else before.one_target(None)
         baseline = Columns.of(before.of_target(own))
     findings = judge_gates(gates, result.columns[target], baseline, result.slo)
     for finding in findings:

@@ -1,15 +1,13 @@
 """One run, from its configuration to its run directory.
 
-The straight line: trace -> agreement with the targets -> header on disk -> each target's turn, in
-worker processes -> results. Targets take turns on the same trace, with the same bytes. This is the
-parent's side; `worker.py` and `turn.py` are the other. It knows no flags.
+The straight line: a plan (`plan.py`) -> header on disk -> each target's turn, in worker processes.
+Targets take turns on the same trace, with the same bytes. This is the parent's side; `worker.py`
+and `turn.py` are the other. It knows no flags.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
-import os
 import platform
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -17,40 +15,27 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Final
 
 from loadgen import __version__
 from loadgen.ceiling import load_stored
-from loadgen.client.client import Client, redactor_of
 from loadgen.client.http import library_name
-from loadgen.client.negotiate import Agreement, negotiate
-from loadgen.client.sizing import MadeWith, Sizing, size_prompts
 from loadgen.clock import monotonic
-from loadgen.config import LoadConfig, OutputConfig, Pace, RequestConfig, RunConfig
-from loadgen.errors import ConfigError, RunDirectoryError, TraceError
+from loadgen.config import OutputConfig, RunConfig
+from loadgen.errors import RunDirectoryError
 from loadgen.exporter import Exporter, LiveRun
 from loadgen.journal import HEADER, EventLog, begin_run, new_run_path
-from loadgen.limits import check_limits, most_in_flight, raise_file_limit
 from loadgen.live import LiveCounters
 from loadgen.machine import describe_machine
+from loadgen.plan import Plan, Workload, plan
 from loadgen.progress import Progress
-from loadgen.prompts import Recipe, find_tokenizer, load_tokenizer
 from loadgen.record import RunHeader
-from loadgen.schedule import Shard, block_rows, padded, turns_of
-from loadgen.script import sent_sampling
-from loadgen.secrets import Redactor, clean_command, clean_url
-from loadgen.trace import Trace, read_trace, trace_bytes
-from loadgen.trace.generate import generate
-from loadgen.trace.sessions import Sessions, sessions_of
-from loadgen.trace.trace import MAY_END, sha256_of
+from loadgen.schedule import Shard, block_rows, turns_of
+from loadgen.secrets import clean_command, clean_config, struck_pairs
+from loadgen.trace.trace import sha256_of
 from loadgen.worker import Assignment, Begin
 from loadgen.workers import WorkerLostError, Workers
 
-EVENTS_PER_WORKER: Final = 25_000
-"""Events a second that one worker is given by default: half of what one was measured to hold."""
 _WATCH_EVERY_S: Final = 0.1
 _FEWEST_FOR_A_SHARE: Final = 20
 
@@ -62,109 +47,6 @@ class Finished:
     path: Path
     was_interrupted: bool
     live: LiveRun
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """What is sent: the trace, its name and its file's bytes."""
-
-    trace: Trace
-    name: str
-    data: bytes
-    sessions: Sessions | None
-
-    @staticmethod
-    def of(trace: Trace, name: str, data: bytes | None = None) -> Workload:
-        """`data`: the file's bytes, where it was read from one."""
-        data = trace_bytes(trace) if data is None else data
-        return Workload(trace, name, data, sessions_of(trace))
-
-    @property
-    def per_block(self) -> Sequence[int]:
-        """What blocks are made of: requests, or sessions, each with the requests in it."""
-        return [1] * len(self.trace) if self.sessions is None else self.sessions.turns.tolist()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What a run would do, settled before it does it."""
-
-    config: RunConfig
-    workload: Workload
-    agreement: Agreement
-    sizing: Sizing
-    workers: int
-    redactor: Redactor
-
-
-def describe_load(config: RunConfig) -> dict[str, Any]:
-    """What a run would send, without sending anything; raises LoadgenError."""
-    workload = workload_of(config)
-    _check_pace(config, workload)
-    _tokenizer(config.request, config.request.model)
-    trace = workload.trace
-    targets = len(config.legs)
-    turns = 1 if config.compare.together else targets
-    return {
-        "targets": {leg.target.name: clean_url(leg.target.base_url) for leg in config.legs},
-        "trace": workload.name,
-        "trace_sha256": sha256_of(workload.data),
-        "pace": str(config.load.pace),
-        "workers": _workers_for(config.load, trace),
-        "requests": len(trace) * targets,
-        "warm_up_requests": config.load.num_warmups * targets,
-        "prompt_tokens": int(trace.input_length.sum()) * targets,
-        "output_tokens": sum(
-            int(_outputs_asked(trace, leg.load, config.compare.blocks).sum()) for leg in config.legs
-        ),
-        "duration_s": trace.duration_s * turns if config.load.pace is Pace.OPEN else None,
-    }
-
-
-async def plan(config: RunConfig, workload: Workload | None = None) -> Plan:
-    """Settle everything that can fail before a run; raises LoadgenError, and writes nothing."""
-    workload = workload or workload_of(config)
-    _check_pace(config, workload)
-    if config.compare.blocks > (most := len(workload.per_block)):
-        what = "requests" if workload.sessions is None else "sessions, none of which is cut"
-        raise ConfigError(
-            f"--blocks: {config.compare.blocks} stretches of {most} {what}; each needs one at least"
-        )
-    if config.request.tokenizer is not None:
-        load_tokenizer(config.request.tokenizer)  # a mistake is told before targets are asked
-    workers = _workers_for(config.load, workload.trace)
-    files = raise_file_limit()
-    in_flight = most_in_flight(config.load, workload.trace)
-    if in_flight is not None:
-        check_limits(in_flight, workers, files=files)
-    async with AsyncExitStack() as stack:
-        clients = [
-            await stack.enter_async_context(Client(leg.target, config.request, LiveCounters()))
-            for leg in config.legs
-        ]
-        has_messages = any("messages" in own for own in workload.trace.payload or ())
-        agreement = await negotiate(
-            clients,
-            config.request,
-            config.load,
-            has_messages=has_messages,
-            sampling=_sampling_of(workload.trace),
-        )
-        if config.compare.split_gain is not None and not agreement.length_is_held:
-            raise ConfigError(
-                "--split-gain: gangs are padded by holding outputs to a length, and one target or "
-                "another takes neither ignore_eos nor min_tokens, or ends early all the same"
-            )
-        _check_context(workload, config, agreement)
-        sizing = await _size_prompts(config, workload, clients, agreement)
-    return Plan(
-        config=config,
-        workload=workload,
-        agreement=agreement,
-        sizing=sizing,
-        workers=workers,
-        redactor=redactor_of(config.targets, config.request),
-    )
 
 
 async def run(
@@ -180,14 +62,7 @@ async def run(
 
     Ctrl-C (or SIGTERM) once sends nothing more and waits for the answers; twice cuts them off.
     """
-    task = asyncio.current_task()
-    try:
-        planned = await plan(config, workload)
-    finally:
-        # Ctrl-C meanwhile, which a request's client takes for its own: the plan, or why there is
-        # none, says nothing then.
-        if task is not None and task.cancelling():
-            raise asyncio.CancelledError
+    planned = await plan(config, workload)
     started = datetime.now(UTC)
     kind = "compare" if len(config.targets) > 1 else "run"
     path = _run_path(config.output, kind, started)
@@ -386,86 +261,6 @@ class Conductor:
         self._progress.say("sending nothing more; Ctrl-C again cuts off what is in flight")
 
 
-def workload_of(config: RunConfig) -> Workload:
-    """The trace that the configuration names, or the one that it draws; raises TraceError."""
-    if config.trace is not None:
-        trace, data = read_trace(config.trace)
-        return Workload.of(trace, config.trace.name, data)
-    return Workload.of(generate(config.generate), "generated")
-
-
-def _check_pace(config: RunConfig, workload: Workload) -> None:
-    """Raises ConfigError where the trace cannot be sent so."""
-    load = config.load
-    if config.compare.split_gain is not None:
-        _check_split(config, workload)
-    if workload.sessions is not None and load.pace is not Pace.OPEN:
-        flag = "--gang" if load.pace is Pace.GANG else "--closed-loop"
-        raise ConfigError(
-            f"{flag}: {workload.name} has sessions, whose turns wait for the ones before; "
-            "replay it in an open loop, with or without --max-concurrency"
-        )
-
-
-def _check_split(config: RunConfig, workload: Workload) -> None:
-    """A gain in throughput is one of capacity only where requests wait; raises ConfigError."""
-    trace = workload.trace
-    if workload.sessions is not None:
-        raise ConfigError(
-            f"--split-gain: {workload.name} has sessions, whose think times gangs leave out"
-        )
-    if any(MAY_END in (own.get("sampling") or {}) for own in trace.payload or ()):
-        raise ConfigError(
-            f"--split-gain: {workload.name} has answers that may end by themselves (ignore_eos "
-            "false), which cannot be padded"
-        )
-    if config.load.pace is Pace.OPEN and trace.duration_s > 0:
-        raise ConfigError(
-            f"--split-gain: {workload.name} has arrival times, and gangs have none: let all wait, "
-            "by --request-rate inf, or by --closed-loop with --max-concurrency"
-        )
-
-
-def _sampling_of(trace: Trace) -> dict[str, Any]:
-    """One value of each sampling field that rows bring."""
-    found: dict[str, Any] = {}
-    for own in trace.payload or ():
-        found |= sent_sampling(own.get("sampling") or {})
-    return found
-
-
-def _tokenizer(request: RequestConfig, *models: str | None) -> Recipe:
-    """With the tokenizer that was named, or else the one that all models bring.
-
-    Raises ConfigError where it cannot be read, or where there is none and there must be.
-    """
-    path = request.tokenizer
-    if path is None and models:
-        found = [None if model is None else find_tokenizer(model) for model in models]
-        contents = {None if file is None else file.read_bytes() for file in found}
-        path = found[0] if len(contents) == 1 else None
-    if path is not None:
-        load_tokenizer(path)
-    elif request.token_ids:
-        raise ConfigError(
-            "--token-ids: needs a tokenizer: give --tokenizer FILE, or as --model a directory that "
-            "holds a tokenizer.json"
-        )
-    return Recipe(tokenizer=path, as_ids=request.token_ids)
-
-
-async def _size_prompts(
-    config: RunConfig, workload: Workload, clients: Sequence[Client], agreement: Agreement
-) -> Sizing:
-    recipe = _tokenizer(config.request, *(target.model for target in agreement.targets))
-    if all(own.keys() & {"prompt", "messages"} for own in workload.trace.payload or ({},)):
-        return Sizing(recipe, MadeWith.TRACE, (None,) * len(clients))
-    tokenizer = None if recipe.tokenizer is None else load_tokenizer(recipe.tokenizer)
-    return await size_prompts(
-        clients, agreement, recipe, tokenizer, has_turns=workload.sessions is not None
-    )
-
-
 def _facts(planned: Plan, kind: str) -> dict[str, str]:
     """What the live view says of a run."""
     models = {target.model: None for target in planned.agreement.targets}
@@ -480,59 +275,16 @@ def _facts(planned: Plan, kind: str) -> dict[str, str]:
     }
 
 
-def _outputs_asked(trace: Trace, load: LoadConfig, blocks: int) -> NDArray[np.int64]:
-    """Output tokens that each row asks for, one a row; `load` may pad them."""
-    if load.gang is None or not load.gang_pad:
-        return trace.output_length
-    parts = [block_rows(len(trace), block, blocks) for block in range(blocks)]
-    return np.concatenate(
-        [padded(trace.output_length[rows.start : rows.stop], load.gang) for rows in parts]
-    )
-
-
-def _check_context(workload: Workload, config: RunConfig, agreement: Agreement) -> None:
-    """Requests that cannot fit the model are an error now, not failures later."""
-    trace = workload.trace
-    for target, leg in zip(agreement.targets, config.legs, strict=True):
-        if target.max_model_len is None:
-            continue
-        totals = trace.input_length + _outputs_asked(trace, leg.load, config.compare.blocks)
-        too_long = int((totals > target.max_model_len).sum())
-        if too_long:
-            raise TraceError(
-                f"{workload.name}: {too_long} request(s) need up to {int(totals.max())} tokens, "
-                f"but {target.name} serves at most {target.max_model_len}; shorten the trace "
-                "(--input-max, --output-max)"
-            )
-
-
-def _workers_for(load: LoadConfig, trace: Trace) -> int:
-    """As many as were asked for, or as the trace's own token rate needs; a gang has one."""
-    if load.workers is not None:
-        return load.workers
-    if load.pace is not Pace.OPEN or trace.duration_s == 0:
-        return 1
-    events_per_s = float(trace.output_length.sum()) / trace.duration_s
-    needed = math.ceil(events_per_s / EVENTS_PER_WORKER)
-    return max(1, min(needed, len(os.sched_getaffinity(0)), load.max_concurrency or needed))
-
-
 def _header(
     planned: Plan, kind: str, command: Sequence[str], path: Path, started: datetime
 ) -> RunHeader:
-    config, workload = planned.config, planned.workload
-    strike = planned.redactor.strike
-    shown = config.model_dump(mode="json")
-    for target in shown["targets"]:
-        target["base_url"] = clean_url(target["base_url"])
-    shown["request"]["header"] = dict.fromkeys(shown["request"]["header"], "***")
-    if shown["request"]["extra_body"]:
-        shown["request"]["extra_body"] = dict.fromkeys(shown["request"]["extra_body"], "***")
+    config, workload, label = planned.config, planned.workload, planned.config.output.label
+    shown = clean_config(config.model_dump(mode="json"), planned.redactor)
     return RunHeader(
         run_id=path.name,
         kind=kind,
-        label=None if config.output.label is None else strike(config.output.label),
-        metadata={strike(key): strike(value) for key, value in config.output.metadata.items()},
+        label=None if label is None else planned.redactor.strike(label),
+        metadata=struck_pairs(config.output.metadata, planned.redactor),
         started_at=started.isoformat(timespec="milliseconds"),
         command=clean_command(command, planned.redactor),
         config=shown | {"output": shown["output"] | {"label": None, "metadata": {}}},

@@ -40,7 +40,11 @@ def compare_runs(arguments: argparse.Namespace) -> int:
     asked = arguments.target or []
     if len(asked) > 2:
         raise ConfigError("--target: at most two, of the first run and of the second")
-    targets = [_target_of(run, asked[at : at + 1] or asked[:1]) for at, run in enumerate(runs)]
+    for_each = (*asked, *asked, None, None)  # one for both, one for each, or none
+    targets = [
+        run.one_target(one, how="give --target twice, for each run one")
+        for run, one in zip(runs, for_each, strict=False)
+    ]
     results = [read_result(run) for run in runs]
     names = targets if targets[0] != targets[1] else [run.header.run_id for run in runs]
     if names[0] == names[1]:
@@ -93,18 +97,6 @@ def _check_same_trace(a: Run, b: Run) -> None:
             f"{b.path}: its prompts are others (--prompt-seed {b.header.seed}, not "
             f"{a.header.seed}): the requests were not the same bytes"
         )
-
-
-def _target_of(run: Run, asked: list[str]) -> str:
-    """The target that was asked for, or the only one; raises ConfigError."""
-    names = [target.name for target in run.header.targets]
-    if not asked and len(names) == 1:
-        return names[0]
-    if not asked or asked[0] not in names:
-        raise ConfigError(
-            f"--target: {run.path} has {', '.join(names)}; give --target twice, for each run one"
-        )
-    return asked[0]
 
 
 def add_compare_runs(actions: Any) -> None:

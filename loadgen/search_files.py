@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from loadgen.archive import read_object
-from loadgen.machine import is_running
+from loadgen.journal import TRACE
+from loadgen.locks import is_held
 
 SEARCH: Final = "search.json"
 KINDS: Final = ("sweep", "capacity")
@@ -31,7 +32,6 @@ def header_of(path: Path) -> dict[str, Any]:
         "started_at": search.get("started_at"),
         "trace_sha256": search.get("trace_sha256"),
         "targets": [t for t in targets if isinstance(t, dict)] if isinstance(targets, list) else [],
-        "process": search.get("process"),
         "config": run | {search["kind"]: _options(search)},
     }
 
@@ -79,8 +79,8 @@ def has_ended(path: Path) -> bool:
 
 
 def goes_on(path: Path) -> bool:
-    """Whether the process that wrote it last lives."""
-    return is_running(read_object(path / SEARCH).get("process"))
+    """Whether a process measures its points; it holds the trace until it ends."""
+    return is_held(path / TRACE)
 
 
 def _object(value: Any) -> dict[str, Any]:

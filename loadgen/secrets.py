@@ -1,7 +1,7 @@
 """Keeping keys out of files, logs, metrics, error texts and command lines.
 
-A `Redactor` knows the secret values of a run and strikes them out of any text; two functions clean
-what may carry secrets by its form: URLs and command lines. It stores nothing.
+A `Redactor` knows the secret values of a run and strikes them out of any text; three functions
+clean what may carry secrets by its form: URLs, command lines and configurations. It stores nothing.
 """
 
 from __future__ import annotations
@@ -65,6 +65,14 @@ def secrets_of_body(fields: Any, *, is_secret: bool = False) -> list[str]:
     return found
 
 
+def secrets_of_requests(
+    base_urls: Iterable[str], headers: dict[str, str], extra_body: Any
+) -> list[str]:
+    """Everything that requests carry and that must not be shown, but the key itself."""
+    found = [*secrets_of_headers(headers), *secrets_of_body(extra_body)]
+    return found + [secret for url in base_urls for secret in secrets_of_url(url)]
+
+
 def clean_url(url: str) -> str:
     """The URL without its password, and without query values whose name smells of a secret."""
     parts = urlsplit(url)
@@ -93,3 +101,34 @@ def clean_command(words: Sequence[str], redactor: Redactor) -> tuple[str, ...]:
             word = url[1] + clean_url(url[2])
         cleaned.append(redactor.strike(word))
     return tuple(cleaned)
+
+
+def clean_config(content: Mapping[str, Any], redactor: Redactor) -> dict[str, Any]:
+    """A run's configuration (the JSON of `RunConfig`, whole or in part) fit to be kept.
+
+    Struck out are secrets in URLs, all values of headers and extra fields, and known secrets in
+    what a user wrote for people to read. All else is settings, which a reader needs whole.
+    """
+    cleaned = dict(content)
+    if "targets" in content:
+        cleaned["targets"] = [
+            {**target, "base_url": clean_url(target["base_url"])} for target in content["targets"]
+        ]
+    if request := dict(content.get("request") or {}):
+        for name in ("header", "extra_body"):
+            if fields := request.get(name):
+                is_named = isinstance(fields, Mapping)
+                request[name] = dict.fromkeys(fields, STRUCK) if is_named else STRUCK
+        cleaned["request"] = request
+    if output := dict(content.get("output") or {}):
+        if output.get("label"):
+            output["label"] = redactor.strike(output["label"])
+        if isinstance(output.get("metadata"), Mapping):
+            output["metadata"] = struck_pairs(output["metadata"], redactor)
+        cleaned["output"] = output
+    return cleaned
+
+
+def struck_pairs(pairs: Mapping[str, str], redactor: Redactor) -> dict[str, str]:
+    """Without known secrets, in names and in values."""
+    return {redactor.strike(name): redactor.strike(value) for name, value in pairs.items()}

@@ -46,7 +46,7 @@ async def sweep(
         exploration = Exploration.go_on("sweep", config, resume)
     done = {point.load for point in exploration.points}
     was_interrupted = False
-    with exploration.saying_how_to_go_on(progress):
+    with exploration.going_on(progress):
         for load in config.loads:
             if load in done:
                 continue
@@ -55,16 +55,16 @@ async def sweep(
                 was_interrupted = True
                 break
             exploration.keep(point)
-    curve = Curve.of(
-        kind="sweep",
-        axis=axis,
-        points=in_order(exploration.points),
-        goodput_ms={str(name): ms for name, ms in config.run.output.goodput.items()},
-        command=exploration.command,
-        trace=(exploration.trace_name, exploration.trace_sha256),
-        missing=len(config.loads) - len(exploration.points),
-    )
-    write_curve(exploration.path, curve)
+        curve = Curve.of(
+            kind="sweep",
+            axis=axis,
+            points=in_order(exploration.points),
+            goodput_ms={str(name): ms for name, ms in config.run.output.goodput.items()},
+            command=exploration.command,
+            trace=(exploration.trace_name, exploration.trace_sha256),
+            missing=len(config.loads) - len(exploration.points),
+        )
+        write_curve(exploration.path, curve)
     if was_interrupted:
         exploration.say_how_to_go_on(progress)
     return Swept(exploration.path, curve, was_interrupted)

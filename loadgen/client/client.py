@@ -28,7 +28,7 @@ from loadgen.errors import ConfigError
 from loadgen.live import LiveCounters
 from loadgen.record import ERROR_CHARS, Outcome, RequestRecord
 from loadgen.schedule import Shot
-from loadgen.secrets import Redactor, secrets_of_body, secrets_of_headers, secrets_of_url
+from loadgen.secrets import Redactor, secrets_of_requests
 
 Prepared = httpx.Request | Wire
 """A request that is ready to be sent, on httpx's transport or on ours."""
@@ -120,7 +120,7 @@ class Client:
         """Send and wait for the end, within the timeouts.
 
         Returns the failure of the *exchange* and what is known of it, or (None, "") where the
-        answer ended and has to be judged by what it holds. Cancelling is an outcome too.
+        answer ended and has to be judged by what it holds.
         """
         loop = asyncio.get_running_loop()
         config = self._config
@@ -139,8 +139,6 @@ class Client:
             if answer.first_token_s is None and config.stream:
                 return Outcome.TIMEOUT_FIRST_TOKEN, "no token within --first-token-timeout"
             return Outcome.TIMEOUT_TOTAL, "no end within --total-timeout"
-        except asyncio.CancelledError:
-            return Outcome.CANCELLED, "the run was stopped"
         except httpx.HTTPError as error:
             if answer.saw_done or answer.finish_reason is not None:
                 return None, ""
@@ -173,6 +171,8 @@ class Client:
     ) -> RequestRecord:
         """Fire one shot. `due_s` is absolute; the record's times count from `labels.epoch_s`.
 
+        Cancelling it cuts it off, which is an outcome too.
+
         `length_is_held`: the request forbids an early stop, so a short answer is a fault.
         """
         keep_text = self._config.keep_text
@@ -184,7 +184,11 @@ class Client:
             due_s=due_s,
         )
         self._live.started(start_s - due_s)
-        failure, error = await self.ask(request, answer)
+        failure: Outcome | None
+        try:
+            failure, error = await self.ask(request, answer)
+        except asyncio.CancelledError:
+            failure, error = Outcome.CANCELLED, "the run was stopped"
         if failure is None:
             outcome = answer.outcome(asked_tokens=shot.output_tokens, length_is_held=length_is_held)
         else:
@@ -246,14 +250,9 @@ def api_key_of(config: RequestConfig) -> str | None:
 
 def redactor_of(targets: Iterable[TargetConfig], config: RequestConfig) -> Redactor:
     """Knows every secret that requests to these targets carry."""
-    return Redactor(
-        [
-            api_key_of(config),
-            *secrets_of_headers(config.header),
-            *secrets_of_body(config.extra_body),
-            *(secret for target in targets for secret in secrets_of_url(target.base_url)),
-        ]
-    )
+    urls = [target.base_url for target in targets]
+    carried = secrets_of_requests(urls, config.header, config.extra_body)
+    return Redactor([api_key_of(config), *carried])
 
 
 def url_of(base_url: str, endpoint: str) -> str:

@@ -39,7 +39,7 @@ def simulated_of(header: RunHeader) -> list[str]:
         return []
     if counts_iterations(header):
         return [
-            "simulated, not measured: time counts iterations. In plots and JSON a second is an "
+            "simulated, not measured: time counts iterations. In JSON and records a second is an "
             "iteration, a millisecond a thousandth of one"
         ]
     return ["simulated, not measured: iterations take what a cost file says"]

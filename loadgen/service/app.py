@@ -7,7 +7,6 @@ run is, `runs.py`'s and `queue.py`'s.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import socket
@@ -30,6 +29,7 @@ from loadgen import __version__
 from loadgen.clock import monotonic
 from loadgen.errors import ConfigError, LoadgenError
 from loadgen.journal import HEADER
+from loadgen.locks import hold
 from loadgen.service import described
 from loadgen.service.events import Watchers
 from loadgen.service.guard import (
@@ -179,7 +179,7 @@ def _alone(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".service.lock").open("wb") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            hold(lock.fileno())
         except BlockingIOError:
             raise ConfigError(f"--result-dir {folder}: another service has it already") from None
         yield

@@ -9,12 +9,10 @@ outlives the service. It knows no queue.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +26,7 @@ from loadgen.archive import read_object
 from loadgen.client.allowed import VARIABLE
 from loadgen.errors import LoadgenError
 from loadgen.journal import write_whole
+from loadgen.locks import hold
 from loadgen.machine import is_running, process_of
 from loadgen.service.runs import LOCK, LOG, PROCESS, RESULT
 from loadgen.service.settings import KEY_PREFIX, TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
@@ -35,7 +34,6 @@ from loadgen.service.spec import DEFAULT_KEY
 from loadgen.status import LIVE
 
 _PACKAGES: Final = str(Path(loadgen.__file__).resolve().parent.parent)
-_LOCK_TRIES: Final = 50
 _NICE: Final = 10
 """Of commands beside a run, which must not take the processor from it."""
 
@@ -83,7 +81,7 @@ def start(path: Path, words: Sequence[str], config: bytes, environment: Mapping[
     """Start the run whose directory is `path`; raises OSError."""
     lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        _hold(lock)
+        hold(lock)
         with (
             (path / RESULT).open("wb") as result,
             (path / LOG).open("ab") as log,
@@ -119,18 +117,6 @@ def _in_memory(content: bytes) -> BinaryIO:
     file.write(content)
     file.seek(0)
     return file
-
-
-def _hold(lock: int) -> None:
-    """Whoever looks whether it is held has it for a moment."""
-    for left in range(_LOCK_TRIES, -1, -1):
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if left == 0:
-                raise
-            time.sleep(0.001)
 
 
 def process_in(path: Path) -> dict[str, Any] | None:

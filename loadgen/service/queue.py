@@ -23,9 +23,10 @@ from typing import Any, Final
 
 import orjson
 
-from loadgen.archive import is_locked, read_object
+from loadgen.archive import read_object
 from loadgen.clock import monotonic
 from loadgen.journal import HEADER, JOB, new_run_path, write_whole
+from loadgen.locks import is_held
 from loadgen.search_files import SEARCH
 from loadgen.service import process
 from loadgen.service.refusal import Refusal
@@ -270,7 +271,7 @@ class Queue:
     def _look_after(self, entry: _Entry) -> None:
         path = self.folder.path / entry.id
         child = entry.child
-        if child.has_ended if child is not None else not is_locked(path / LOCK):
+        if child.has_ended if child is not None else not is_held(path / LOCK):
             self._finish(entry, *self._end_of(entry))
         elif monotonic() >= entry.kill_at_s:
             process.kill(path)

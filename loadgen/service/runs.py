@@ -22,8 +22,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from loadgen.archive import is_locked, is_running, read_object
+from loadgen.archive import is_running, read_object
 from loadgen.journal import HEADER, JOB
+from loadgen.locks import is_held
 from loadgen.search_files import SEARCH, course_of, goes_on, has_ended, header_of, result_of
 from loadgen.status import LIVE
 
@@ -232,7 +233,7 @@ def _state_of(
     if over := read_object(path / OVER):
         return _ENDS.get(str(over.get("state")), State.INTERRUPTED), live
     if job:
-        if is_locked(path / LOCK):
+        if is_held(path / LOCK):
             return State.RUNNING, live
         was_started = (path / PROCESS).exists() or bool(live) or bool(header)
         return (State.INTERRUPTED if was_started else State.QUEUED), live

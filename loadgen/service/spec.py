@@ -33,14 +33,7 @@ from loadgen.explore_config import (
     most_requests,
 )
 from loadgen.flags import validate
-from loadgen.secrets import (
-    STRUCK,
-    Redactor,
-    clean_url,
-    secrets_of_body,
-    secrets_of_headers,
-    secrets_of_url,
-)
+from loadgen.secrets import Redactor, clean_config, secrets_of_requests
 from loadgen.service.refusal import Refusal
 from loadgen.service.settings import KEY_PREFIX, Settings
 from loadgen.sim.config import SECTIONS as SIM_SECTIONS
@@ -149,29 +142,16 @@ class Spec:
         if self.run is None:
             return self.content
         request = self.run.request
-        redactor = Redactor(
-            [
-                self.api_key,
-                *secrets_of_headers(request.header),
-                *secrets_of_body(request.extra_body),
-                *(s for target in self.targets for s in secrets_of_url(target.base_url)),
-            ]
-        )
-        content = dict(self.content)
-        content["targets"] = [
-            {**target, "base_url": clean_url(target["base_url"])} for target in content["targets"]
-        ]
-        shown: dict[str, Any] = _struck(content, redactor)
-        for name in ("header", "extra_body"):
-            if fields := shown.get("request", {}).get(name):
-                is_named = isinstance(fields, dict)
-                shown["request"][name] = dict.fromkeys(fields, STRUCK) if is_named else STRUCK
+        urls = [target.base_url for target in self.targets]
+        carried = secrets_of_requests(urls, request.header, request.extra_body)
+        redactor = Redactor([self.api_key, *carried])
+        shown: dict[str, Any] = _struck(clean_config(self.content, redactor), redactor)
         return shown
 
 
 def _struck(part: Any, redactor: Redactor, *, is_free: bool = False) -> Any:
-    """A copy of it without the secrets that `redactor` knows. Keys are ours, and stay, but below
-    those where a client chooses them (`is_free`)."""
+    """A copy without known secrets, also where a client put one in a place that has none. Keys are
+    ours, and stay, but below those where a client chooses them (`is_free`)."""
     if isinstance(part, dict):
         return {
             redactor.strike(key) if is_free else key: _struck(

@@ -17,6 +17,8 @@ from loadgen.errors import ConfigError
 from loadgen.report.draw import Plot, draw
 from loadgen.report.pages import templates
 from loadgen.report.plots.held import draw_slots
+from loadgen.report.plots.series import ITERATIONS as IN_ITERATIONS
+from loadgen.report.plots.series import SECONDS, Clock
 from loadgen.sim.config import ArrivalConfig, PolicyName, SimulateConfig
 from loadgen.sim.cost import ITERATIONS
 from loadgen.sim.simulate import (
@@ -53,13 +55,14 @@ def write_plots(config: SimulateConfig, folder: Path) -> None:
 def draw_plots(config: SimulateConfig) -> dict[str, Plot]:
     """All plots, by name; raises LoadgenError where the trace cannot be served."""
     work, costs = load_work(config), read_costs(config)
-    unit = "iterations" if all(cost is ITERATIONS for cost, _ in costs.values()) else "seconds"
+    is_counted = all(cost is ITERATIONS for cost, _ in costs.values())
+    clock = IN_ITERATIONS if is_counted else SECONDS
     held = {
         name: [asdict(hold) for hold in holds_of(config, work, PolicyName(name), cost)]
         for name, (cost, _) in costs.items()
     }
     found: dict[str, Plot | None] = {
-        f"slots-{name}": plot for name, plot in zip(held, draw_slots(held, unit), strict=True)
+        f"slots-{name}": plot for name, plot in zip(held, draw_slots(held, clock), strict=True)
     }
     swept = first(work, _SWEPT)
     at_once = config.model_copy(update={"load": ArrivalConfig(at_once=True)})
@@ -74,7 +77,7 @@ def draw_plots(config: SimulateConfig) -> dict[str, Plot]:
         ("output-cv", "coefficient of variation of output lengths", by_cv),
     ):
         scale = {"type": "log", "base": 2, "nice": False} if key == "batch-size" else {}
-        found |= _sweep(key, what, scale, points, costs, unit)
+        found |= _sweep(key, what, scale, points, costs, clock)
     return {name: plot for name, plot in found.items() if plot is not None}
 
 
@@ -84,7 +87,7 @@ def _sweep(
     scale: dict[str, Any],
     points: Sequence[tuple[float, SimulateConfig, Work]],
     costs: Costs,
-    unit: str,
+    clock: Clock,
 ) -> dict[str, Plot | None]:
     throughput, waste = [], []
     for x, config, work in points:
@@ -94,16 +97,16 @@ def _sweep(
             throughput.append({"target": name, "t": x, "y": rate})
             waste.append({"target": name, "t": x, "y": 100 * (done["wasted_row_share"] or 0.0)})
     mark = {"type": "line", "point": True, "strokeWidth": 2}
-    names, per = list(costs), "iteration" if unit == "iterations" else "s"
+    names = list(costs)
     return {
         f"throughput-by-{key}": draw(
             f"Throughput by {what.removesuffix(' (log)')}",
-            f"Output tokens/{per}; all requests wait from the start.",
+            f"Output tokens/{clock.per}; all requests wait from the start.",
             throughput,
             names,
             mark,
             x=("t", what, scale),
-            y=("y", f"output tokens/{per}", {}),
+            y=("y", f"output tokens/{clock.per}", {}),
         ),
         f"waste-by-{key}": draw(
             f"Waste by {what.removesuffix(' (log)')}",

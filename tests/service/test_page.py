@@ -1,4 +1,5 @@
-"""The page in a real browser: start, watch, stop, compare, report; by keyboard, by axe, on a phone.
+"""The page in a real browser, with toy servers as targets: start, watch, stop, compare, report; by
+keyboard, by axe, on a phone.
 
 Needs Chromium (Debian's package `chromium`), which CI installs; without one, these tests skip.
 """
@@ -9,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
+from servers.local import start_toy
 from tests.service.conftest import TOKEN, Serving, service
 
 pytestmark = pytest.mark.slow
@@ -27,6 +30,29 @@ WIDE: ViewportSize = {"width": 1280, "height": 900}
 PHONE: ViewportSize = {"width": 400, "height": 800}
 SHOTS = os.environ.get("LOADGEN_SCREENSHOTS")
 """A folder that screenshots are written to, for people to look at."""
+
+
+@contextmanager
+def toy(folder: Path, iteration_us: int) -> Iterator[str]:
+    """The URL of a toy server whose every iteration takes so long, whatever is in it."""
+    costs = ("--fixed-us", str(iteration_us), "--prefill-token-us", "0", "--decode-row-us", "0")
+    flags = ("--policy", "continuous", "--batch-size", "256", *costs)
+    with start_toy(folder / "toy.log", flags) as server:
+        yield server.wait_ready(30).base_url
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A toy of 5 ms a token."""
+    with toy(tmp_path_factory.mktemp("quick"), 5_000) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A toy of 200 ms a token."""
+    with toy(tmp_path_factory.mktemp("slow"), 200_000) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
@@ -291,7 +317,7 @@ def shot(page: Page, name: str) -> None:
     assert [(v["id"], v["nodes"][0]["html"]) for v in violations] == [], name
 
 
-PARTS = ("list", "new", "run", "compare", "failed")
+KINDS = ("run", "compare", "capacity", "sweep", "simulate")
 
 
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
@@ -302,19 +328,21 @@ def test_axe_finds_nothing(
     """On every part of the page, wide and narrow, light and dark; nothing scrolls sideways."""
     failed = serving.start("http://127.0.0.1:9", load={"ready_timeout": 0})
     serving.wait(failed)
-    hashes = {
-        "list": "#/",
-        "new": "#/new",
-        "run": f"#/run/{two[0]}",
-        "compare": f"#/compare/{two[0]}/{two[1]}",
-        "failed": f"#/run/{failed}",
+    parts = {
+        "list": ("#/", None),
+        **{f"new {kind}": ("#/new", kind) for kind in KINDS},
+        "run": (f"#/run/{two[0]}", None),
+        "compare": (f"#/compare/{two[0]}/{two[1]}", None),
+        "failed": (f"#/run/{failed}", None),
     }
     context = browser.new_context(viewport=size, color_scheme=scheme, base_url=serving.url)
     opened = context.new_page()
-    for part in PARTS:
+    for part, (place, kind) in parts.items():
         opened.goto("about:blank")
-        opened.goto(f"/{hashes[part]}")
+        opened.goto(f"/{place}")
         expect(opened.get_by_role("heading", level=1)).to_be_visible()
+        if kind is not None:
+            opened.get_by_label("Kind").select_option(kind)
         opened.wait_for_load_state("networkidle") if part in ("list", "compare") else None
         opened.wait_for_timeout(700)
         if SHOTS:

@@ -72,7 +72,8 @@ def of(*names: str) -> set[str]:
 
 
 OUTER = of(
-    *("cli", "run", "worker", "workers", "turn", "flags", "progress", "exporter", "selfcheck"),
+    *("cli", "plan", "run", "worker", "workers", "turn", "flags", "progress"),
+    *("exporter", "selfcheck"),
     *("trace_cli", "trace_report", "report_cli", "runs_cli", "runs_compare", "sim_cli"),
     *("exploration", "explore_cli", "probing", "run_flags", "sweep"),
     *("model_cli", "probe", "__main__", "config_file", "status"),
@@ -111,7 +112,7 @@ RULES = {
     "loadgen.gain": EVERYTHING - of("record", "columns", "slo", "paired", "units"),
     "loadgen.exporter": EVERYTHING
     - of(*("record", "columns", "slo", "stats", "verdict", "live", "errors")),
-    "loadgen.service": of("run", "worker", "workers", "turn", "replay", "progress", "cli")
+    "loadgen.service": of("plan", "run", "worker", "workers", "turn", "replay", "progress", "cli")
     | of("report_cli", "runs_cli", "trace_cli", "serve_cli", "service_cli"),
     "loadgen.report": OUTER | of("client", "trace", "replay", "schedule"),
     "loadgen.sim": OUTER | of("client", "replay"),

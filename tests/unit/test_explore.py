@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from loadgen.explore_config import CapacityConfig, PointsConfig, SweepConfig, re
 from loadgen.flags import validate
 from loadgen.knee import Knee
 from loadgen.points import Axis, Point
+from loadgen.progress import Progress
 from loadgen.report.curve_plots import draw_curves
 from loadgen.report.curves import Curve, write_curve
+from loadgen.search_files import goes_on
 from loadgen.verdict import Grade
 
 URL = "http://127.0.0.1:1"
@@ -131,6 +134,26 @@ def test_no_secret_is_kept(tmp_path: Path) -> None:
     exploration.keep(made_point())
     for file in exploration.path.iterdir():
         assert SECRET.encode() not in file.read_bytes(), file
+
+
+def test_one_process_goes_on_with_it(tmp_path: Path) -> None:
+    """While one measures, another is told so, and leaves everything where it is."""
+    exploration, config = begun(tmp_path)
+    quiet = Progress(quiet=True)
+    assert not goes_on(exploration.path)
+    with exploration.going_on(quiet):
+        assert goes_on(exploration.path)
+        other = replace(exploration, config=config)
+        with (
+            pytest.raises(RunDirectoryError, match="another process goes on with it"),
+            other.going_on(quiet),
+        ):
+            raise AssertionError
+        assert (exploration.path / "search.json").exists()
+    assert not goes_on(exploration.path)
+    with pytest.raises(ConfigError), exploration.going_on(quiet):
+        raise ConfigError("no run could begin")
+    assert not exploration.path.exists()
 
 
 def test_what_is_kept_is_gone_on_with(tmp_path: Path) -> None:

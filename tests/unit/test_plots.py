@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -13,6 +14,7 @@ from made_records import made_record
 from loadgen.record import Outcome, RequestRecord
 from loadgen.report import draw, look
 from loadgen.report.plots import draw_all
+from loadgen.report.plots.series import ITERATIONS
 
 GOOD = [
     made_record(n, due=n * 0.5, chunks=(n + 1.0, n + 1.5, n + 2.0), chunk_tokens=(1, 1, 1))
@@ -38,6 +40,15 @@ def test_every_plot_of_a_comparison() -> None:
         assert "static" in told or plot.title.endswith("vllm")
         assert plot.rows
         assert all(len(row) == len(plot.columns) for row in plot.rows)
+
+
+def test_iterations_are_no_seconds() -> None:
+    """Where a simulation counts iterations no plot speaks of seconds, in axes, words or hover."""
+    for plot in draw_all({"static": GOOD, "vllm": GOOD}, ITERATIONS):
+        told = f"{plot.title} {plot.caption} {json.dumps(plot.spec)} {plot.columns}"
+        assert not re.search(r"\b(seconds?|ms|tokens/s)\b|\d s\b", told), told
+    told = " ".join(plot.caption for plot in draw_all({"a": GOOD}, ITERATIONS))
+    assert re.search(r"median 2\.75 iterations, p90", told), told
 
 
 def test_a_drawing_on_a_page_is_one_named_image() -> None:

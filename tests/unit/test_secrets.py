@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import string
 from urllib.parse import quote
 
@@ -13,6 +14,7 @@ from loadgen.secrets import (
     STRUCK,
     Redactor,
     clean_command,
+    clean_config,
     clean_url,
     secrets_of_body,
     secrets_of_headers,
@@ -166,6 +168,31 @@ def test_no_secret_survives_in_a_command_line(key: str, split: bool) -> None:
     ]
     words = [w for flag, value in pairs for w in ((flag, value) if split else (f"{flag}={value}",))]
     assert key not in cleaned(*words)
+
+
+def test_a_configuration_is_kept_without_secrets() -> None:
+    """Free texts, URLs, headers and further fields lose them; settings stay what they were."""
+    redactor = Redactor([KEY, "open"])
+    content = {
+        "targets": [{"name": "open", "base_url": f"https://u:{KEY}@h/v1"}],
+        "load": {"pace": "open"},
+        "request": {"header": {"X-Key": KEY}, "extra_body": {"deep": {"a": KEY}}, "model": "m"},
+        "output": {"label": f"with {KEY}", "metadata": {KEY: "open"}, "goodput": {"ttft": 500}},
+    }
+    before = json.dumps(content)
+    cleaned = clean_config(content, redactor)
+    assert KEY not in json.dumps(cleaned)
+    assert cleaned["load"] == {"pace": "open"}
+    assert cleaned["targets"] == [{"name": "open", "base_url": "https://***@h/v1"}]
+    assert cleaned["request"] == {
+        "header": {"X-Key": "***"},
+        "extra_body": {"deep": "***"},
+        "model": "m",
+    }
+    assert cleaned["output"]["metadata"] == {"***": "***"}
+    assert cleaned["output"]["goodput"] == {"ttft": 500}
+    assert json.dumps(content) == before
+    assert clean_config({}, redactor) == {}
 
 
 def test_secrets_of_a_body_are_found_however_deep() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from loadgen.locks import hold
 from loadgen.service import process
 from loadgen.service import queue as queue_module
 from loadgen.service.metrics import ServiceMetrics, join
@@ -243,7 +244,7 @@ def test_traces_of_what_waits_or_runs_are_in_use(tmp_path: Path) -> None:
     queue = Queue(settings(tmp_path), {})
     lock = os.open(tmp_path / "b" / "lock", os.O_RDWR | os.O_CREAT)
     try:
-        process._hold(lock)
+        hold(lock)
         queue.recover()
     finally:
         os.close(lock)
@@ -292,7 +293,9 @@ def test_deep_bodies_are_refused(tmp_path: Path, depth: int, wrap: Any) -> None:
     assert "deep" in refused(tmp_path, request={"extra_body": {"a": part}})
 
 
-@pytest.mark.parametrize("value", [{1: 2}, {1, 2}, 2**70, object()], ids=str)
+@pytest.mark.parametrize(
+    "value", [{1: 2}, {1, 2}, 2**70, object()], ids=["keys", "set", "large", "object"]
+)
 def test_what_is_no_json_is_refused(tmp_path: Path, value: Any) -> None:
     """YAML can say what cannot be written down."""
     assert "not JSON" in refused(tmp_path, request={"extra_body": {"a": value}})

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from loadgen.report.draw import Plot, draw
+from loadgen.report.plots.series import Clock
 
 PREFILL: Final = "prefill"
 DECODE: Final = "decode"
@@ -20,14 +21,14 @@ _SLOT_PX: Final = 10
 _FRAME_PX: Final = 90
 
 
-def draw_slots(held: Mapping[str, Sequence[Mapping[str, Any]]], unit: str) -> list[Plot]:
+def draw_slots(held: Mapping[str, Sequence[Mapping[str, Any]]], clock: Clock) -> list[Plot]:
     """A plot a policy, on one axis of time, so that they can be held against each other."""
     end = max((row["end_s"] for rows in held.values() for row in rows), default=0)
-    plots = [_slots(name, rows, end, unit) for name, rows in held.items()]
+    plots = [_slots(name, rows, end, clock) for name, rows in held.items()]
     return [plot for plot in plots if plot is not None]
 
 
-def _slots(name: str, rows: Sequence[Mapping[str, Any]], end: float, unit: str) -> Plot | None:
+def _slots(name: str, rows: Sequence[Mapping[str, Any]], end: float, clock: Clock) -> Plot | None:
     values: list[dict[str, Any]] = [
         {
             "target": row["use"],
@@ -36,7 +37,7 @@ def _slots(name: str, rows: Sequence[Mapping[str, Any]], end: float, unit: str) 
             "y": row["slot"] + 1,
             "row": row["row"],
             "hover": f"{name}: request {row['row']} in slot {row['slot'] + 1}: {row['use']} "
-            f"from {row['start_s']:.4g} to {row['end_s']:.4g} {unit}",
+            f"from {row['start_s']:.4g} to {row['end_s']:.4g} {clock.unit}",
         }
         for row in sorted(rows, key=lambda row: (row["start_s"], row["slot"]))
     ]
@@ -54,11 +55,11 @@ def _slots(name: str, rows: Sequence[Mapping[str, Any]], end: float, unit: str) 
         f"The first {requests} requests, were they the only ones, on one simulated server: each "
         "bar is a request in a slot; dashed, it has ended, and its slot is computed for nobody. "
         f"{name}: {spent[WASTED] / (sum(spent.values()) or 1):.0%} of the time that slots were "
-        f"held was for nobody; all done after {last:.4g} {unit}.",
+        f"held was for nobody; all done after {last:.4g} {clock.unit}.",
         values,
         list(_USES),
         {"type": "rule"},
-        x=("t", unit, {"domain": [0, end], "nice": False}),
+        x=("t", clock.unit, {"domain": [0, end], "nice": False}),
         y=("y", "slot", {"domain": [count + 0.5, 0.5], "nice": False}),
         coding={"x2": {"field": "end"}, "strokeWidth": heights},
         more=[("end", "until"), ("row", "request")],

@@ -8,7 +8,7 @@ import numpy as np
 
 from loadgen.columns import Columns, Floats, Ints
 from loadgen.report.draw import Plot, draw
-from loadgen.report.plots.series import LINE, LOG, Series, each, points, said_s
+from loadgen.report.plots.series import LINE, LOG, Clock, Series, each, points
 
 _MOST_DOTS: Final = 500
 _MOST_POSITIONS: Final = 80
@@ -16,7 +16,9 @@ _MOST_GAPS: Final = 500_000
 _FEWEST_GAPS: Final = 20
 
 
-def distribution_of(series: Series, short: str, long: str, attribute: str) -> Plot | None:
+def distribution_of(
+    series: Series, short: str, long: str, attribute: str, clock: Clock
+) -> Plot | None:
     """The empirical distribution of one latency over successes, on a log axis."""
     values, told = [], []
     for name, c in series.items():
@@ -24,7 +26,7 @@ def distribution_of(series: Series, short: str, long: str, attribute: str) -> Pl
         known = np.sort(figures[figures > 0])  # NaN is not
         values += points(name, known, np.arange(1, len(known) + 1) / max(1, len(known)), 400)
         if len(known):
-            p50, p90, p99 = (said_s(value) for value in np.percentile(known, (50, 90, 99)))
+            p50, p90, p99 = (clock.said(value) for value in np.percentile(known, (50, 90, 99)))
             told.append(
                 f"{name}: median {p50}, p90 {p90}, p99 {p99} ({len(known):,} of {len(c):,})"
             )
@@ -35,12 +37,12 @@ def distribution_of(series: Series, short: str, long: str, attribute: str) -> Pl
         values,
         list(series),
         LINE,
-        x=("t", f"{short}, seconds (log)", LOG),
+        x=("t", f"{short}, {clock.unit} (log)", LOG),
         y=("y", "share of requests", {"domain": [0, 1]}),
     )
 
 
-def by_output_length(series: Series) -> Plot | None:
+def by_output_length(series: Series, clock: Clock) -> Plot | None:
     """E2E of each success against the tokens it was given."""
     values, told = [], []
     for name, c in series.items():
@@ -51,8 +53,8 @@ def by_output_length(series: Series) -> Plot | None:
             low, high = np.quantile(tokens, (0.25, 0.75))
             short_s, long_s = np.median(e2e_s[tokens <= low]), np.median(e2e_s[tokens >= high])
             told.append(
-                f"{name}: median {said_s(short_s)} up to {low:,.0f} tokens, "
-                f"{said_s(long_s)} from {high:,.0f} on"
+                f"{name}: median {clock.said(short_s)} up to {low:,.0f} tokens, "
+                f"{clock.said(long_s)} from {high:,.0f} on"
             )
     return draw(
         "End-to-end latency by output length",
@@ -62,11 +64,11 @@ def by_output_length(series: Series) -> Plot | None:
         list(series),
         {"type": "point", "filled": True, "size": 30, "opacity": 0.85},
         x=("t", "output tokens (log)", LOG | {"padding": 6}),
-        y=("y", "E2E, seconds", {}),
+        y=("y", f"E2E, {clock.unit}", {}),
     )
 
 
-def by_position(series: Series) -> Plot | None:
+def by_position(series: Series, clock: Clock) -> Plot | None:
     """The gap before the k-th token of an answer: its median, and a band up to its p90."""
     values: list[dict[str, Any]] = []
     told = []
@@ -84,11 +86,14 @@ def by_position(series: Series) -> Plot | None:
         for places, gaps_s in zip(*binned, strict=True):
             if len(gaps_s) < fewest:
                 continue
-            median, high = (float(value) * 1000 for value in np.quantile(gaps_s, (0.5, 0.9)))
+            median, high = (
+                float(value) * clock.fine_parts for value in np.quantile(gaps_s, (0.5, 0.9))
+            )
             at = int(places.min())
-            hover = f"{name}: token {at:,}: median {median:.1f} ms, p90 {high:.1f} ms"
+            told_gaps = f"median {median:.1f}, p90 {high:.1f} {clock.fine}"
+            hover = f"{name}: token {at:,}: {told_gaps}"
             values.append({"target": name, "t": at, "y": median, "high": high, "hover": hover})
-        over_all = [said_s(float(value)) for value in np.quantile(gap_s, (0.5, 0.9))]
+        over_all = [clock.said(float(value)) for value in np.quantile(gap_s, (0.5, 0.9))]
         told.append(f"{name}: median {over_all[0]}, p90 {over_all[1]} over all positions")
     of_each = "token" if width == 1 else f"{width} tokens"
     band = {
@@ -103,9 +108,9 @@ def by_position(series: Series) -> Plot | None:
         list(series),
         {"type": "line", "strokeWidth": 2},
         x=("t", "position of the token in its answer", {"nice": False}),
-        y=("y", "ITL, ms", {}),
+        y=("y", f"ITL, {clock.fine}", {}),
         layers=[band],
-        more=[("high", "p90, ms")],
+        more=[("high", f"p90, {clock.fine}")],
     )
 
 

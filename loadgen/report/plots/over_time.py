@@ -10,18 +10,17 @@ from loadgen.columns import Floats, Ints
 from loadgen.report.draw import Plot, draw, nice_bin
 from loadgen.report.plots.series import (
     LINE,
-    OWN_TIME,
+    Clock,
     Series,
     each,
     points,
-    said_s,
     turn_starts_s,
 )
 
 _MOST_STEPS = 800
 
 
-def throughput(series: Series) -> Plot | None:
+def throughput(series: Series, clock: Clock) -> Plot | None:
     """Output tokens a second, in bins."""
     bin_s = _bin_s(series)
     if bin_s is None:
@@ -45,17 +44,17 @@ def throughput(series: Series) -> Plot | None:
             else f"{name}: {tokens.max():,.0f}"
         )
     return draw(
-        "Output tokens per second over time",
-        f"Tokens that arrived in each {bin_s:g} s. {each(told)}",
+        f"Output tokens per {clock.unit.removesuffix('s')} over time",
+        f"Tokens that arrived in each {_bin_of(bin_s, clock)}. {each(told)}",
         values,
         list(series),
         LINE,
-        x=("t", OWN_TIME, {}),
-        y=("y", "output tokens/s", {}),
+        x=("t", clock.own_time, {}),
+        y=("y", f"output tokens/{clock.per}", {}),
     )
 
 
-def in_flight(series: Series) -> Plot | None:
+def in_flight(series: Series, clock: Clock) -> Plot | None:
     """Requests that were sent and had not ended."""
     values, told = [], []
     for name, c in series.items():
@@ -77,12 +76,12 @@ def in_flight(series: Series) -> Plot | None:
         values,
         list(series),
         LINE,
-        x=("t", OWN_TIME, {}),
+        x=("t", clock.own_time, {}),
         y=("y", "requests in flight", {}),
     )
 
 
-def lag(series: Series) -> Plot | None:
+def lag(series: Series, clock: Clock) -> Plot | None:
     """The client's own lateness: the worst of each bin of due times."""
     bin_s = _bin_s(series)
     if bin_s is None:
@@ -97,18 +96,23 @@ def lag(series: Series) -> Plot | None:
         worst_s = np.full(int(bins.max()) + 1, np.nan)
         np.fmax.at(worst_s, bins, late_s)
         known = np.flatnonzero(~np.isnan(worst_s))
-        values += points(name, _bins_s(known, bin_s), worst_s[known] * 1000, len(known))
-        told.append(f"{name}: median {said_s(np.median(late_s))}, worst {said_s(late_s.max())}")
+        values += points(name, _bins_s(known, bin_s), worst_s[known] * clock.fine_parts, len(known))
+        median, worst = clock.said(float(np.median(late_s))), clock.said(float(late_s.max()))
+        told.append(f"{name}: median {median}, worst {worst}")
     return draw(
         "Schedule lag over time",
-        f"How late the load generator itself sent requests: the worst of each {bin_s:g} s. "
-        f"{each(told)}",
+        "How late the load generator itself sent requests: the worst of each "
+        f"{_bin_of(bin_s, clock)}. {each(told)}",
         values,
         list(series),
         LINE,
-        x=("t", OWN_TIME, {}),
-        y=("y", "start \N{MINUS SIGN} due, ms", {}),
+        x=("t", clock.own_time, {}),
+        y=("y", f"start \N{MINUS SIGN} due, {clock.fine}", {}),
     )
+
+
+def _bin_of(bin_s: float, clock: Clock) -> str:
+    return f"{bin_s:g} s" if clock.per == "s" else f"{bin_s:g} {clock.unit}"
 
 
 def _bins_s(bins: Ints, bin_s: float) -> Floats:

@@ -1,8 +1,9 @@
-"""What the plots share: a target's own time, values thinned out, and how values are said."""
+"""What the plots share: a target's own time, values thinned out, and how times are told."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +16,36 @@ Series = Mapping[str, Columns]
 
 LINE: Final = {"type": "line", "interpolate": "step-after", "strokeWidth": 2}
 LOG: Final = {"type": "log", "nice": False}
-OWN_TIME: Final = "seconds of the target's own turns"
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """How times are told: in seconds, or where a simulation's costs are none, in iterations."""
+
+    unit: str
+    per: str
+    """As in tokens/s."""
+    fine: str
+    """The unit of short times, of which `fine_parts` make one."""
+    fine_parts: float
+
+    @property
+    def own_time(self) -> str:
+        """The title of an axis of `turn_starts_s`."""
+        return f"{self.unit} of the target's own turns"
+
+    def said(self, time: float) -> str:
+        """`12 ms`, `3.1 s`, `97 iterations`: two digits or more, as one would say it."""
+        if self.fine == self.unit:
+            return f"{time:,.0f} {self.unit}" if abs(time) >= 100 else f"{time:.3g} {self.unit}"
+        if abs(time) < 1:
+            fine = time * self.fine_parts
+            return f"{fine:.0f} {self.fine}" if abs(time) >= 0.01 else f"{fine:.2g} {self.fine}"
+        return f"{time:.1f} {self.per}" if time < 100 else f"{time:,.0f} {self.per}"
+
+
+SECONDS: Final = Clock("seconds", "s", "ms", 1000.0)
+ITERATIONS: Final = Clock("iterations", "iteration", "iterations", 1.0)
 
 
 def turn_starts_s(c: Columns) -> Floats:
@@ -35,13 +65,6 @@ def turn_starts_s(c: Columns) -> Floats:
 def points(name: str, x: Floats | Ints, y: Floats | Ints, most: int) -> list[dict[str, Any]]:
     """At most `most` evenly chosen points, the first and the last among them."""
     return [{"target": name, "t": float(x[at]), "y": float(y[at])} for at in chosen(len(x), most)]
-
-
-def said_s(seconds: float) -> str:
-    """`12 ms`, `3.1 s`: two digits or more, as one would say it."""
-    if abs(seconds) < 1:
-        return f"{seconds * 1000:.0f} ms" if abs(seconds) >= 0.01 else f"{seconds * 1000:.2g} ms"
-    return f"{seconds:.1f} s" if seconds < 100 else f"{seconds:,.0f} s"
 
 
 def each(parts: list[str]) -> str:

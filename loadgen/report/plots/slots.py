@@ -13,7 +13,7 @@ import numpy as np
 
 from loadgen.columns import OUTCOMES, Columns, Floats, Ints
 from loadgen.report.draw import Plot, draw
-from loadgen.report.plots.series import OWN_TIME, Series, said_s, turn_starts_s
+from loadgen.report.plots.series import Clock, Series, turn_starts_s
 
 _MOST: Final = 150
 """Requests that are shown: the first ones of the first turn."""
@@ -22,12 +22,12 @@ _FRAME_PX: Final = 90
 _MOST_LANES: Final = 60
 
 
-def slots(series: Series) -> list[Plot | None]:
+def slots(series: Series, clock: Clock) -> list[Plot | None]:
     """One plot a target."""
-    return [_slots(list(series), name, c) for name, c in series.items()]
+    return [_slots(list(series), name, c, clock) for name, c in series.items()]
 
 
-def _slots(names: list[str], name: str, c: Columns) -> Plot | None:
+def _slots(names: list[str], name: str, c: Columns, clock: Clock) -> Plot | None:
     sent = c.was_sent & (c.end_s > c.start_s)
     turns = [turn for turn in c.turns() if (sent & turn).any()]
     if not turns:
@@ -46,8 +46,8 @@ def _slots(names: list[str], name: str, c: Columns) -> Plot | None:
         outcome = OUTCOMES[int(c.outcome[row])]
         hover = (
             f"{name}: request {c.seq[row]}, {max(0, c.output_tokens_served[row])} tokens, {outcome}"
-            f": first token after {said_s(first_s[at] - start_s[at])}, "
-            f"end after {said_s(end_s[at] - start_s[at])}"
+            f": first token after {clock.said(first_s[at] - start_s[at])}, "
+            f"end after {clock.said(end_s[at] - start_s[at])}"
         )
         values.append(
             {
@@ -81,7 +81,7 @@ def _slots(names: list[str], name: str, c: Columns) -> Plot | None:
         values,
         names,
         {"type": "rule", "strokeWidth": 1.5},
-        x=("t", OWN_TIME, {"nice": False}),
+        x=("t", clock.own_time, {"nice": False}),
         y=("y", "lane", {"domain": [count + 0.5, 0.5], "nice": False}),
         coding={"x2": {"field": "first"}},
         layers=[decoding],
