@@ -75,6 +75,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a full disk, a folder of somebody else's
+        if error.strerror is None:
+            raise
+        where = "" if error.filename is None else f"{error.filename}: "
+        print(f"loadgen: {where}{error.strerror}", file=sys.stderr)
+        return USAGE
     except KeyboardInterrupt:
         print("loadgen: interrupted", file=sys.stderr)
         return INTERRUPTED

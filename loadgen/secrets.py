@@ -7,9 +7,10 @@ clean what may carry secrets by its form: URLs, command lines and configurations
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, unquote_plus, urlencode, urlsplit, urlunsplit
 
 STRUCK: Final = "***"
 _MIN_SECRET_CHARS: Final = 4
@@ -32,6 +33,11 @@ class Redactor:
     def strike(self, text: str) -> str:
         return self._pattern.sub(STRUCK, text) if self._pattern else text
 
+    def excerpt(self, text: str, most: int) -> str:
+        """At most so many characters of the text, from which no cut has hidden a secret."""
+        struck = self.strike(text)
+        return struck if len(struck) <= most else f"{struck[: most - 1]}…"
+
 
 def secrets_of_headers(headers: dict[str, str]) -> list[str]:
     """Values that must not be shown; `Bearer KEY` gives KEY as well."""
@@ -42,11 +48,28 @@ def secrets_of_headers(headers: dict[str, str]) -> list[str]:
 
 
 def secrets_of_url(url: str) -> list[str]:
-    """What `clean_url` strikes: user, password, and query values whose name smells of a secret."""
+    """What `clean_url` strikes: user, password, and query values whose name smells of a secret; as
+    they stand there, as they are meant, and as they are sent."""
     parts = urlsplit(url)
     found = [parts.username, parts.password]
-    found += [value for key, value in parse_qsl(parts.query) if _SECRET_WORD.search(key)]
-    return [secret for secret in found if secret]
+    for pair in parts.query.split("&"):
+        name, _, value = pair.partition("=")
+        if _SECRET_WORD.search(unquote_plus(name)):
+            found.append(value)
+    known = [secret for secret in found if secret]
+    known += [meant for secret in known for meant in (unquote(secret), unquote_plus(secret))]
+    if (sent := basic_auth(url)) is not None:
+        known += secrets_of_headers({"authorization": sent})
+    return list(dict.fromkeys(known))
+
+
+def basic_auth(url: str) -> str | None:
+    """The header that a URL's user and password stand for (RFC 7617); None where it has none."""
+    parts = urlsplit(url)
+    if parts.username is None and parts.password is None:
+        return None
+    pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+    return f"Basic {b64encode(pair.encode()).decode()}"
 
 
 def secrets_of_body(fields: Any, *, is_secret: bool = False) -> list[str]:

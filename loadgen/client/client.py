@@ -28,7 +28,7 @@ from loadgen.errors import ConfigError
 from loadgen.live import LiveCounters
 from loadgen.record import ERROR_CHARS, Outcome, RequestRecord
 from loadgen.schedule import Shot
-from loadgen.secrets import Redactor, secrets_of_requests
+from loadgen.secrets import Redactor, basic_auth, secrets_of_requests
 
 Prepared = httpx.Request | Wire
 """A request that is ready to be sent, on httpx's transport or on ours."""
@@ -60,10 +60,14 @@ class Client:
         self._config = config
         self._live = live
         api_key = api_key_of(config)
-        headers = {"user-agent": f"loadgen/{__version__}", "accept-encoding": "identity"}
+        headers = httpx.Headers(
+            {"user-agent": f"loadgen/{__version__}", "accept-encoding": "identity"}
+        )
         if api_key:
             headers["authorization"] = f"Bearer {api_key}"
-        headers |= config.header
+        if (basic := basic_auth(target.base_url)) is not None:
+            headers["authorization"] = basic
+        headers.update(config.header)
         self.redactor = redactor_of([target], config)
         self._forms: dict[str, Form] = {}
         self._sockets: SocketTransport | None = None
@@ -231,7 +235,7 @@ class Client:
             outcome=outcome,
             http_status=answer.status,
             finish_reason=answer.finish_reason,
-            error=self.redactor.strike(error)[:ERROR_CHARS] if error else None,
+            error=self.redactor.excerpt(error, ERROR_CHARS) if error else None,
             text=self.redactor.strike("".join(answer.text)) if keep_text else None,
         )
         self._live.ended(record)
@@ -258,7 +262,8 @@ def redactor_of(targets: Iterable[TargetConfig], config: RequestConfig) -> Redac
 def url_of(base_url: str, endpoint: str) -> str:
     """The endpoint's URL; the base may have /v1 or not, end in an endpoint, and carry a query.
 
-    `http://h:1`, `http://h:1/v1/` and `http://h:1/v1/completions` all give the same.
+    `http://h:1`, `http://h:1/v1/` and `http://h:1/v1/completions` all give the same. A user and a
+    password go with the headers (`secrets.basic_auth`), and not with the URL.
     """
     parts = urlsplit(base_url)
     path = parts.path.rstrip("/")
@@ -266,7 +271,8 @@ def url_of(base_url: str, endpoint: str) -> str:
         path = path.removesuffix(known)
     if _VERSIONED.search(path):
         endpoint = endpoint.removeprefix("/v1")
-    return urlunsplit((parts.scheme, parts.netloc, path + endpoint, parts.query, ""))
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, path + endpoint, parts.query, ""))
 
 
 def outcome_of(error: httpx.HTTPError, answer: Answer) -> Outcome:

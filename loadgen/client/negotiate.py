@@ -317,7 +317,7 @@ async def probe(
     error = answer.error or (error if failure is not None else "")
     return Reply(
         answer.status,
-        client.redactor.strike(error)[:300],
+        client.redactor.excerpt(error, 300),
         answer.header(b"server").decode("latin-1")[:100],
         answer.output_tokens,
         answer.usage_events,

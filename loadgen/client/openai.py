@@ -21,6 +21,7 @@ COMPLETIONS: Final = "/v1/completions"
 CHAT: Final = "/v1/chat/completions"
 
 
+_MOST_SHOWN_BYTES: Final = 64 * 1024
 _MOST_TOKENS: Final = 2**53
 """A count beyond this is a server's nonsense, and no column could hold it."""
 
@@ -172,10 +173,10 @@ def error_text(body: bytes) -> str:
     return preview(body)
 
 
-def preview(data: bytes, limit: int = 120) -> str:
-    """The first characters of what a server sent, fit for one line."""
-    text = " ".join(data[: 4 * limit].decode("utf-8", "replace").split())
-    return text[:limit] + ("…" if len(text) > limit else "")
+def preview(data: bytes) -> str:
+    """What a server sent, in one line. It may be long: it is cut when secrets have been struck out
+    of it, since a secret that is cut is known no more."""
+    return " ".join(data[:_MOST_SHOWN_BYTES].decode("utf-8", "replace").split())
 
 
 def _content_of(choice: Mapping[str, Any]) -> tuple[str, bool]:

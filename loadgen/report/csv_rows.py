@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import orjson
 
+from loadgen.journal import whole_file
 from loadgen.record import RequestRecord
 from loadgen.report.table import SCHEMA
 
@@ -22,13 +23,14 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 def write_csv(path: Path, records: Iterable[RequestRecord]) -> None:
     """Write all records, warm-up included; whole or not at all."""
-    partial = path.with_name(f".{path.name}.part")
-    with partial.open("w", encoding="utf-8", newline="") as file:
+    with (
+        whole_file(path) as partial,
+        partial.open("w", encoding="utf-8", newline="") as file,
+    ):
         writer = csv.writer(file)
         writer.writerow(SCHEMA.names)
         for record in records:
             writer.writerow([_cell(getattr(record, name)) for name in SCHEMA.names])
-    partial.replace(path)
 
 
 def _cell(value: Any) -> Any:

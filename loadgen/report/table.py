@@ -11,6 +11,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from loadgen.journal import whole_file
 from loadgen.record import RequestRecord
 
 _AT_ONCE: Final = 8192
@@ -40,10 +41,8 @@ SCHEMA: Final = pa.schema([(f.name, _type_of(f.name)) for f in fields(RequestRec
 
 def write_parquet(path: Path, records: Iterable[RequestRecord]) -> None:
     """Write all records, warm-up included, some thousand at a time; whole or not at all."""
-    partial = path.with_name(f".{path.name}.part")
     remaining = iter(records)
-    with pq.ParquetWriter(partial, SCHEMA) as writer:
+    with whole_file(path) as partial, pq.ParquetWriter(partial, SCHEMA) as writer:
         while batch := list(islice(remaining, _AT_ONCE)):
             columns = {name: [getattr(record, name) for record in batch] for name in SCHEMA.names}
             writer.write_table(pa.table(columns, schema=SCHEMA))
-    partial.replace(path)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from loadgen.record import RequestRecord, RunHeader
+from loadgen.record import Outcome, RequestRecord, RunHeader
 from loadgen.slo import Slo
 
 LATENCIES: Final = ("ttft", "tpot", "itl", "e2el")
@@ -118,9 +118,15 @@ def _output_tokens(record: RequestRecord) -> int:
 
 
 def _duration_s(rows: Sequence[RequestRecord]) -> float:
-    if not rows:
-        return 0.0
-    return max(record.end_s for record in rows) - min(record.start_s for record in rows)
+    """From a turn's first start to its last end, over all turns; what lies between is another's."""
+    turns: dict[tuple[int, int], list[RequestRecord]] = {}
+    for record in rows:
+        if record.outcome is not Outcome.DROPPED:
+            turns.setdefault((record.repeat, record.block), []).append(record)
+    return sum(
+        max(record.end_s for record in turn) - min(record.start_s for record in turn)
+        for turn in turns.values()
+    )
 
 
 def _rate_of(rows: Sequence[RequestRecord]) -> float | str:

@@ -137,3 +137,14 @@ def test_a_report_needs_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     """Without --schema the run directory must be named."""
     assert main(["report"]) == 2
     assert "RUN_DIR" in capsys.readouterr().err
+
+
+def test_what_cannot_be_written_is_one_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A results file that is in the way, or a disk that is full, is told with its path."""
+    (run / "report.html").unlink(missing_ok=True)
+    (run / "report.html").mkdir()
+    assert main(["report", str(run)]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert "report.html" in said[0]
+    assert not list(run.glob(".*.part"))

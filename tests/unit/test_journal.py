@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from made_records import made_header, made_record, made_run
 
 from loadgen.archive import read_run
 from loadgen.errors import RunDirectoryError
-from loadgen.journal import EventLog, Journal, begin_run, new_run_path, write_whole
+from loadgen.journal import EventLog, Journal, begin_run, new_run_path, whole_file, write_whole
 from loadgen.record import (
     SCHEMA_VERSION,
     Outcome,
@@ -405,6 +406,23 @@ def test_write_whole_replaces(tmp_path: Path) -> None:
     write_whole(tmp_path / "f", b"new")
     assert [file.name for file in tmp_path.iterdir()] == ["f"]
     assert (tmp_path / "f").read_bytes() == b"new"
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    """Nothing half-written, and no partial file; two processes write to two partial files."""
+    file = tmp_path / "a.json"
+    write_whole(file, b"old")
+
+    def fail() -> None:
+        with whole_file(file) as partial:
+            partial.write_bytes(b"ne")
+            assert str(os.getpid()) in partial.name
+            raise OSError("full")
+
+    with pytest.raises(OSError, match="full"):
+        fail()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+    assert file.read_bytes() == b"old"
 
 
 def test_parquet_holds_every_field(tmp_path: Path) -> None:

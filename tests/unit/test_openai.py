@@ -23,6 +23,7 @@ from loadgen.client.openai import (
     error_text,
     preview,
 )
+from loadgen.secrets import Redactor
 
 
 def body(
@@ -366,11 +367,16 @@ def test_error_text_is_one_line() -> None:
     assert "\n" not in error_text(event(error={"message": "first\nsecond"}))
 
 
-def test_preview_cuts_long_text() -> None:
-    """A page of text is shown by its beginning."""
-    shown = preview(b"word " * 1000)
-    assert len(shown) == 121
-    assert shown.endswith("…")
+def test_preview_cuts_no_secret() -> None:
+    """A page of text is shown whole, up to 64 KiB, and cut after its secrets are struck out."""
+    key = "sk-canary-0123456789"
+    for before in range(470, 520):
+        page = b"x" * before + key.encode() + b"y" * 1000
+        shown = Redactor([key]).excerpt(preview(page), 500)
+        assert len(shown) <= 500
+        assert shown.endswith("…")
+        assert not any(key[:n] in shown for n in range(4, len(key)))
+    assert len(preview(b"word" * 100_000)) == 64 * 1024
 
 
 @pytest.mark.parametrize(

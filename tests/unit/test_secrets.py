@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from loadgen.secrets import (
     STRUCK,
     Redactor,
+    basic_auth,
     clean_command,
     clean_config,
     clean_url,
     secrets_of_body,
     secrets_of_headers,
+    secrets_of_url,
 )
 
 KEY = "sk-canary-0123456789"
@@ -85,6 +87,25 @@ def test_header_values_are_secrets() -> None:
 def test_urls(url: str, expected: str) -> None:
     """Passwords and secret query values go; host, path and what is harmless stay."""
     assert clean_url(url) == expected
+
+
+def test_a_urls_secrets_are_known_in_every_form() -> None:
+    """As written, as meant, and as they are sent."""
+    url = "http://us%40er:p%40ss%2Fword@h:1/v1?api_key=sk%2Fabc%2Bdef&a=plain&token=one+two"
+    known = secrets_of_url(url)
+    for secret in (
+        "p%40ss%2Fword",
+        "p@ss/word",
+        "us@er",
+        "sk%2Fabc%2Bdef",
+        "sk/abc+def",
+        "one two",
+    ):
+        assert secret in known
+    assert basic_auth(url) == "Basic dXNAZXI6cEBzcy93b3Jk"
+    assert {"Basic dXNAZXI6cEBzcy93b3Jk", "dXNAZXI6cEBzcy93b3Jk"} <= set(known)
+    assert "plain" not in known
+    assert basic_auth("http://h/v1?api_key=x") is None
 
 
 @given(

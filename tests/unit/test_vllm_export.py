@@ -96,6 +96,16 @@ def test_goodput_and_peaks() -> None:
     assert exported(together)["max_concurrent_requests"] == 4
 
 
+def test_turns_of_others_are_not_its_duration() -> None:
+    """In blocks that alternate, and with requests that were never sent, rates are of its turns."""
+    one = made_record(0, due=0.0, chunks=(0.5,), end=1.0, asked=1, block=0)
+    two = made_record(1, due=30.0, chunks=(30.5,), end=31.0, asked=1, block=1)
+    never = made_record(2, due=99.0, chunks=(), end=99.0, outcome=Outcome.DROPPED)
+    content = exported([one, two, never])
+    assert content["duration"] == pytest.approx(2.0)
+    assert content["request_throughput"] == pytest.approx(1.0)
+
+
 def test_nothing_succeeded() -> None:
     """Zeros, as vLLM has them, and no crash."""
     content = exported([made_record(0, outcome=Outcome.CONNECT)])
