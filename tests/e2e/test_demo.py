@@ -40,6 +40,7 @@ def test_the_demo_compares_both_servers(tmp_path: Path) -> None:
     assert not _servers_of(tmp_path)
 
 
+@pytest.mark.long
 def test_an_interrupt_stops_both_servers(tmp_path: Path) -> None:
     """Ctrl-C during the demo ends it with 130 and leaves no server behind."""
     demo = subprocess.Popen(

@@ -12,6 +12,9 @@ from tests.e2e.conftest import call, records_of
 
 pytestmark = pytest.mark.slow
 
+LONG = pytest.mark.long
+"""Each takes half a minute; the two others go through the same code, and all are tested without
+models in tests/client/test_sizing.py."""
 Both = tuple[ServerProcess, ServerProcess]
 LENGTHS = ("--input-mean", "80", "--input-cv", "0.9", "--input-min", "45", "--input-max", "600")
 
@@ -19,13 +22,12 @@ LENGTHS = ("--input-mean", "80", "--input-cv", "0.9", "--input-min", "45", "--in
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("tokenizer", ("--endpoint", "completions")),
-        ("tokenizer", ("--endpoint", "chat")),
-        ("calibration", ("--endpoint", "completions")),
-        ("calibration", ("--endpoint", "chat")),
-        ("token_ids", ("--token-ids",)),
+        pytest.param("tokenizer", ("--endpoint", "completions"), id="completions"),
+        pytest.param("calibration", ("--endpoint", "chat"), id="probed chat"),
+        pytest.param("tokenizer", ("--endpoint", "chat"), id="chat", marks=LONG),
+        pytest.param("calibration", ("--endpoint", "completions"), id="probed", marks=LONG),
+        pytest.param("token_ids", ("--token-ids",), id="ids", marks=LONG),
     ],
-    ids=["completions", "chat", "probed completions", "probed chat", "ids"],
 )
 def test_a_hundred_prompts_are_exact(
     both_servers: Both, model: Path, tmp_path: Path, how: str, words: tuple[str, ...]

@@ -184,6 +184,7 @@ def test_a_changed_flag_is_refused(four_slots: str, tmp_path: Path) -> None:
     assert len(runs_in(path)) == 1
 
 
+@pytest.mark.long
 def test_a_known_capacity_is_found() -> None:
     """Against 20 slots of 0.5 s and constant gaps it ends within 5 % of 40 requests/s."""
     searched = search_truth("constant")

@@ -101,7 +101,7 @@ def test_stopping_drains_and_then_cuts(serving: Serving, slow: str) -> None:
     assert set(outcomes) <= {"ok", "dropped"}
     assert 0 < outcomes["ok"] < 500
 
-    cut = serving.start(slow, requests=500, rate=20, tokens=100)
+    cut = serving.start(slow, requests=500, rate=20, tokens=20)
     serving.wait_for_records(cut, 1)
     wait_until(lambda: serving.in_flight(cut) > 0, "some are in flight", 30)
     serving.client.delete(f"/api/runs/{cut}")
@@ -307,6 +307,7 @@ def test_the_command_line_tells_a_refusal(serving: Serving, quick: str) -> None:
     assert "tokenizer" in done.stderr
 
 
+@pytest.mark.alone
 def test_the_figures_are_those_of_the_command_line(
     serving: Serving, quick: str, tmp_path: Path
 ) -> None:

@@ -320,8 +320,15 @@ def shot(page: Page, name: str) -> None:
 KINDS = ("run", "compare", "capacity", "sweep", "simulate")
 
 
-@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("size", "scheme"),
+    [
+        pytest.param(WIDE, "light", id="wide, light"),
+        pytest.param(PHONE, "dark", id="phone, dark"),
+        pytest.param(WIDE, "dark", id="wide, dark", marks=pytest.mark.long),
+        pytest.param(PHONE, "light", id="phone, light", marks=pytest.mark.long),
+    ],
+)
 def test_axe_finds_nothing(
     browser: Browser, serving: Serving, two: list[str], size: ViewportSize, scheme: Any
 ) -> None:
