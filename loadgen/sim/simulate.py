@@ -18,7 +18,7 @@ from typing import Any, Final
 import orjson
 
 from loadgen import __version__
-from loadgen.errors import ConfigError, RunDirectoryError
+from loadgen.errors import ConfigError
 from loadgen.journal import (
     EVENTS,
     HEADER,
@@ -89,8 +89,6 @@ def simulate(config: SimulateConfig, command: Sequence[str] = ()) -> Simulation:
         return Simulation(None, done, figures)
     started = datetime.now(UTC)
     path = config.output.run_dir or new_run_path(config.output.result_dir, KIND, started)
-    if (path / HEADER).exists():
-        raise RunDirectoryError(f"--run-dir: {path} holds a run; give another directory")
     begin_run(path, _header(config, work, costs, command, path, started), work.data)
     try:
         with closing(EventLog(path)) as log:
