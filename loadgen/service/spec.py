@@ -245,8 +245,8 @@ def _check_size(spec: Spec, settings: Settings) -> None:
         generate = config.run.generate
     else:
         generate = config.generate
-    if generate.num_prompts > most:
-        raise Refusal(422, f"generate.num_prompts: at most {most} here")
+        if spec.content.get("trace") is None and generate.num_prompts > most:
+            raise Refusal(422, f"generate.num_prompts: at most {most} here")
     if generate.rate_profile is not None and generate.rate_profile.startswith("trace:"):
         raise Refusal(
             422, "generate.rate_profile: a file is not for a client of the service to name"
