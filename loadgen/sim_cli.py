@@ -38,8 +38,8 @@ from loadgen.sim.lesson import (
     lesson1,
     lesson1_policies,
 )
-from loadgen.sim.plots import write_plots
-from loadgen.sim.simulate import describe_simulation, find_replicas, simulate
+from loadgen.sim.plots import make_folder, write_plots
+from loadgen.sim.simulate import Simulation, describe_simulation, find_replicas, simulate
 from loadgen.status import make_run_dir, status_in
 
 _COLUMNS: Final = 100
@@ -60,6 +60,8 @@ def simulate_trace(arguments: argparse.Namespace) -> int:
         if config.fleet.find_replicas or not config.output.records:
             raise ConfigError("--run-dir: holds records; leave it out, or what keeps none")
         make_run_dir(run_dir)
+    if arguments.plots is not None:
+        make_folder(arguments.plots)
     with status_in(run_dir, Exporter()) as status:
         code = _simulate(config, arguments)
         if status is not None:
@@ -71,28 +73,32 @@ def _simulate(config: SimulateConfig, arguments: argparse.Namespace) -> int:
     if config.fleet.find_replicas:
         return _find(config, as_json=arguments.json)
     simulation = simulate(config, arguments.command_line)
+    _show_simulation(simulation, as_json=arguments.json)
     if arguments.plots is not None:
         write_plots(config, arguments.plots)
+        if not arguments.json:
+            print(f"plots: {arguments.plots / 'index.html'}")
+    return 0
+
+
+def _show_simulation(simulation: Simulation, *, as_json: bool) -> None:
     if simulation.path is not None:
         result = rebuild(simulation.path)
-        if arguments.json:
+        if as_json:
             shown = {"run_directory": str(simulation.path), **result.as_json()}
             if len(result.summaries) > 1:
                 shown["comparison"] = result.comparison()
             print_json(shown | {"simulation": simulation.work_done})
-            return 0
+            return
         show(result, as_json=False)
-    elif arguments.json:
+    elif as_json:
         print_json({"targets": simulation.figures, "simulation": simulation.work_done})
-        return 0
+        return
     else:
         _console().print(_statistics(simulation.figures))
     _console().print(_work(simulation.work_done))
-    if "iterations" in config.policies.cost:
-        print("An iteration counts as a second: give --cost FILE for seconds.")
-    if arguments.plots is not None:
-        print(f"plots: {arguments.plots / 'index.html'}")
-    return 0
+    for note in simulation.notes:
+        print(note)
 
 
 def _config(arguments: argparse.Namespace) -> SimulateConfig:

@@ -73,6 +73,8 @@ class Simulation:
     """By policy: what all its replicas computed, and how much of it for nobody."""
     figures: dict[str, dict[str, Any]]
     """By policy, where no records were wanted."""
+    notes: list[str]
+    """What a reader should know of the costs."""
 
 
 def simulate(config: SimulateConfig, command: Sequence[str] = ()) -> Simulation:
@@ -86,7 +88,7 @@ def simulate(config: SimulateConfig, command: Sequence[str] = ()) -> Simulation:
             tally, totals = play_for_statistics(config, work, name, costs)
             done[str(name)] = work_done(totals)
             figures[str(name)] = tally.as_json(config.output.metric_percentiles)
-        return Simulation(None, done, figures)
+        return Simulation(None, done, figures, notes_on(config, costs))
     started = datetime.now(UTC)
     path = config.output.run_dir or new_run_path(config.output.result_dir, KIND, started)
     begin_run(path, _header(config, work, costs, command, path, started), work.data)
@@ -114,7 +116,7 @@ def simulate(config: SimulateConfig, command: Sequence[str] = ()) -> Simulation:
     content = {"schema_version": 1, "policies": done, "slots": held}
     option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     write_whole(path / SIMULATION, orjson.dumps(content, option=option))
-    return Simulation(path, done, {})
+    return Simulation(path, done, {}, notes_on(config, costs))
 
 
 def describe_simulation(config: SimulateConfig) -> dict[str, Any]:
@@ -150,6 +152,30 @@ def read_costs(config: SimulateConfig) -> Costs:
         name: (ITERATIONS, None) if file == "iterations" else read_cost(Path(file))
         for name, file in files.items()
     }
+
+
+def notes_on(config: SimulateConfig, costs: Costs) -> list[str]:
+    """A sentence on iterations that count as seconds, and on each cost file that says more than is
+    simulated."""
+    notes = []
+    if any(told is None for _, told in costs.values()):
+        notes.append("An iteration counts as a second: give --cost FILE for seconds.")
+    for name, (_, told) in costs.items():
+        if told is not None and (left := _left_out(config, name, told)):
+            notes.append(
+                f"{name}: the cost file's {', '.join(left)} are left out; `loadgen predict` uses "
+                "them."
+            )
+    return notes
+
+
+def _left_out(config: SimulateConfig, name: str, told: CostFile) -> list[str]:
+    """Keys of a cost file that what is simulated differs from."""
+    simulated = config.policies.model_copy(update={"policy": (PolicyName(name),)})
+    server = told.server
+    said = set() if server is None else server.model_fields_set - {"cost"}
+    left = [f"server.{key}" for key in said if getattr(server, key) != getattr(simulated, key)]
+    return sorted(left) + ["overhead_ms"] * (told.overhead_ms > 0)
 
 
 def load_work(config: SimulateConfig) -> Work:

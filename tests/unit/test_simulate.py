@@ -183,6 +183,46 @@ def test_every_plot_is_drawn(tmp_path: Path) -> None:
     assert page.count("<svg") == 2 * len(plots)
 
 
+def test_plots_ask_for_no_more_than_the_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Outputs that are drawn anew fit a server on which the trace just fits."""
+    trace = tmp_path / "trace.jsonl"
+    row = '{"timestamp": 0, "input_length": 90, "output_length": 10}\n'
+    trace.write_text(row * 40)
+    flags = ["--max-model-len", "100", "--result-dir", str(tmp_path / "runs")]
+    assert main(["simulate", str(trace), *flags, "--plots", str(tmp_path / "plots")]) == 0
+    assert capsys.readouterr().out.endswith(f"plots: {tmp_path / 'plots' / 'index.html'}\n")
+
+
+def test_a_folder_for_plots_that_cannot_be_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told before anything is simulated."""
+    (tmp_path / "file").touch()
+    words = ["simulate", "--result-dir", str(tmp_path / "runs"), "--plots", str(tmp_path / "file")]
+    assert main(words) == 2
+    assert capsys.readouterr().err == f"loadgen: --plots: {tmp_path / 'file'}: File exists\n"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_is_left_out_of_a_cost_file_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line names the keys that differ from what is simulated, and none those that do not; a
+    file's name says nothing of iterations."""
+    cost = tmp_path / "iterations-card.yaml"
+    cost.write_text(COST + "overhead_ms: 5\nserver: {policy: continuous, batch_size: 8}\n")
+    words = ["simulate", "--no-records", "--policy", "continuous", "--cost", str(cost)]
+    assert main([*words, "--batch-size", "4"]) == 0
+    shown = capsys.readouterr().out
+    assert "continuous: the cost file's server.batch_size, overhead_ms are left out" in shown
+    assert "counts as a second" not in shown
+    cost.write_text(COST + "server: {policy: continuous, batch_size: 8}\n")
+    assert main([*words, "--batch-size", "8"]) == 0
+    assert "left out" not in capsys.readouterr().out
+
+
 def test_the_report_shows_the_slots(tmp_path: Path, cost: Path) -> None:
     """A simulation's report draws who held which slot, the first 64 requests; made anew from the
     run directory alone it is the same."""
