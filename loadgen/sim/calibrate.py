@@ -74,7 +74,7 @@ def calibrate(
     runs: Sequence[tuple[Run, str]], config: PolicyConfig, *, name: str, origin: str
 ) -> Calibration:
     """Fit the costs of (run, target) pairs, all of one server; raises LoadgenError."""
-    measured = [(Asked.of(run), list(run.of_target(target))) for run, target in runs]
+    measured = [(Asked.of(run, target), list(run.of_target(target))) for run, target in runs]
     observed = [
         one for _, records in measured for turn in _turns(records) for one in observe(turn, config)
     ]

@@ -60,7 +60,7 @@ def simulated_run(
     """A run directory whose records a simulated server gave."""
     trace = lesson_trace() if trace is None else trace
     config = {
-        "load": load.model_dump(mode="json", exclude_unset=True),
+        "load": load.model_dump(mode="json"),
         "compare": {"blocks": 1},
         "output": {"metric_percentiles": [50.0, 90.0, 99.0]},
     }
@@ -128,6 +128,29 @@ def test_a_simulated_run_is_predicted_exactly(
             assert found.figures()[name] == (0, 0)
         else:
             assert abs(error) < 1e-4, name
+
+
+def test_gangs_that_split_a_gain_are_predicted_as_such(tmp_path: Path) -> None:
+    """Of `compare --split-gain`, the target in gangs has its own load, and the others the run's."""
+    whole = LoadConfig(closed_loop=True, max_concurrency=8)
+    config = {
+        "load": whole.model_dump(mode="json"),
+        "compare": {"blocks": 1, "split_gain": 4},
+        "output": {"metric_percentiles": [50.0]},
+    }
+    path, trace = tmp_path / "run", lesson_trace()
+    names = ("static", "vllm", "vllm.gangs")
+    path.mkdir()
+    begin_run(path, made_header(*names, requests=120, config=config), trace_bytes(trace))
+    journal, told = Journal(path), model(SERVERS["continuous"])
+    for name in names:
+        load = LoadConfig(gang=4, gang_pad=True) if name == "vllm.gangs" else whole
+        for record in simulate_asked(Asked(load, 1, trace, None), told, name):
+            journal.append(record)
+    journal.close()
+    for name, found in predict(read_run(path), dict.fromkeys(names, told)).items():
+        errors = [error for error in found.errors().values() if error is not None]
+        assert max(map(abs, errors)) < 1e-4, name
 
 
 def test_an_error_is_the_prediction_s(tmp_path: Path) -> None:
@@ -215,4 +238,4 @@ def test_mistakes_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(ConfigError, match="too few"):
         calibrate([(read_run(few.path), "a")], PolicyConfig(policy="static"), name="m", origin="o")
     with pytest.raises(ConfigError, match="--max-concurrency"):
-        Asked.of(simulated_run(tmp_path / "cap", told, LoadConfig(max_concurrency=3)))
+        Asked.of(simulated_run(tmp_path / "cap", told, LoadConfig(max_concurrency=3)), "a")
