@@ -10,7 +10,7 @@ import platform
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -404,11 +404,14 @@ class Tried:
     good_share: float
 
 
-def find_replicas(config: SimulateConfig, name: PolicyName) -> tuple[int | None, list[Tried]]:
+def find_replicas(
+    config: SimulateConfig, name: PolicyName, tell: Callable[[Tried], None]
+) -> tuple[int | None, list[Tried]]:
     """The fewest replicas with which enough requests are good, and all that were tried.
 
     Doubles until it is enough, then halves the gap: more replicas are taken to be no worse. None
-    where even a replica for each request, or 10,000, is not enough.
+    where even a replica for each request, or 10,000, is not enough; at once, with nothing tried,
+    where too few are good though each is alone on an idle server. `tell` gets each as it is tried.
     """
     work, costs = load_work(_without_records(config)), read_costs(config)
     most = min(10_000, len(work.trace))
@@ -417,7 +420,11 @@ def find_replicas(config: SimulateConfig, name: PolicyName) -> tuple[int | None,
     def is_enough(replicas: int) -> bool:
         tally, _ = play_for_statistics(config, work, name, costs, replicas)
         tried.append(Tried(replicas, tally.good_share or 0.0))
+        tell(tried[-1])
         return tried[-1].good_share >= config.fleet.good_share
+
+    if _share_alone(config, work, name, costs) < config.fleet.good_share:
+        return None, tried
 
     short, enough = 0, 1
     while not is_enough(enough):
@@ -431,6 +438,21 @@ def find_replicas(config: SimulateConfig, name: PolicyName) -> tuple[int | None,
         else:
             short = middle
     return enough, tried
+
+
+def _share_alone(config: SimulateConfig, work: Work, name: PolicyName, costs: Costs) -> float:
+    """The share that is good of requests of which each has a server to itself: no number of
+    replicas has a larger one. 1 where a prefix cache may do better still."""
+    if config.policies.prefix_cache and work.trace.hash_ids is not None:
+        return 1.0
+    alone = config.model_copy(
+        update={
+            "policies": config.policies.model_copy(update={"max_wait": 0.0}),
+            "load": ArrivalConfig(closed_loop=True, max_concurrency=1),
+        }
+    )
+    tally, _ = play_for_statistics(alone, replace(work, sessions=None), name, costs, 1)
+    return tally.good_share or 0.0
 
 
 def _without_records(config: SimulateConfig) -> SimulateConfig:

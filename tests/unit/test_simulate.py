@@ -22,6 +22,7 @@ from loadgen.sim.cost import read_cost
 from loadgen.sim.plots import write_plots
 from loadgen.sim.simulate import (
     SHOWN,
+    Tried,
     find_replicas,
     load_work,
     play_for_statistics,
@@ -39,6 +40,9 @@ prefill_token_us: 40
 decode_row_us: 120
 kv_token_us: 0.05
 """
+
+
+FIND = ["--find-replicas", "--goodput", "ttft:9"]
 
 
 @pytest.fixture
@@ -134,7 +138,9 @@ def test_the_fewest_replicas_are_found(tmp_path: Path, cost: Path) -> None:
         fleet={"router": "least_loaded", "find_replicas": True},
         output={"goodput": {"ttft": 500.0}, "records": False},
     )
-    found, tried = find_replicas(config, PolicyName.CONTINUOUS)
+    told: list[Tried] = []
+    found, tried = find_replicas(config, PolicyName.CONTINUOUS, told.append)
+    assert told == tried
     assert found is not None
     assert found > 1
     shares = {one.replicas: one.good_share for one in tried}
@@ -148,7 +154,7 @@ def test_the_fewest_replicas_are_found(tmp_path: Path, cost: Path) -> None:
 def test_no_number_of_replicas_helps_where_one_alone_is_too_slow(
     tmp_path: Path, cost: Path
 ) -> None:
-    """A limit below a lone request's own time ends with an answer, not a search without end."""
+    """A limit below a lone request's own time is answered at once, and nothing is tried."""
     config = config_of(
         tmp_path,
         generate={"num_prompts": 40},
@@ -156,7 +162,21 @@ def test_no_number_of_replicas_helps_where_one_alone_is_too_slow(
         fleet={"find_replicas": True},
         output={"goodput": {"ttft": 0.001}, "records": False},
     )
-    assert find_replicas(config, PolicyName.CONTINUOUS)[0] is None
+    told: list[Tried] = []
+    assert find_replicas(config, PolicyName.CONTINUOUS, told.append) == (None, [])
+    assert told == []
+
+
+def test_a_full_static_batch_may_be_quicker_than_a_wait_alone(tmp_path: Path, cost: Path) -> None:
+    """A limit below --max-wait is met by one replica whose batches fill at once."""
+    config = config_of(
+        tmp_path,
+        generate={"num_prompts": 16, "request_rate": "inf"},
+        policies={"cost": str(cost), "policy": "static", "max_wait": 60_000.0},
+        fleet={"find_replicas": True},
+        output={"goodput": {"e2el": 59_000.0}, "records": False},
+    )
+    assert find_replicas(config, PolicyName.STATIC, [].append)[0] == 1
 
 
 def test_every_plot_is_drawn(tmp_path: Path) -> None:
@@ -300,6 +320,8 @@ def test_a_broken_simulation_is_told_in_one_line(
         (["--policy", "static,static"], "--policy: names one twice"),
         (["--closed-loop"], "--closed-loop: goes together with --max-concurrency"),
         (["--find-replicas"], "--find-replicas: needs limits to meet: give --goodput"),
+        ([*FIND, "--label", "x"], "--label, --result-dir: --find-replicas finds a number"),
+        ([*FIND, "--plots", "x", "--replicas", "2"], "--plots, --replicas, --result-dir: "),
         (["--kv-blocks", "2", "--request-rate", "inf"], "row 0: "),
         (["--cost", "none.yaml"], "--cost: none.yaml: No such file"),
         (["--cost", "static=none.yaml"], "--cost: give one file to each of static, continuous"),
