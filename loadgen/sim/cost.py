@@ -22,13 +22,16 @@ from loadgen.sim.policy import Step
 from loadgen.strict import Strict
 
 NonNegative = Annotated[float, Field(ge=0)]
+MOST_NAME: Final = 200
+MOST_ORIGIN: Final = 2000
+"""Characters."""
 
 
 class CostFile(Strict):
     """The YAML file: microseconds, and where they come from."""
 
-    name: str = Field(min_length=1, max_length=200)
-    origin: str = Field(min_length=1, max_length=2000)
+    name: str = Field(min_length=1, max_length=MOST_NAME)
+    origin: str = Field(min_length=1, max_length=MOST_ORIGIN)
     """How the figures were found: the machine, the model, the command."""
     fixed_us: NonNegative
     """Of each iteration, whatever is in it."""

@@ -122,6 +122,7 @@ def simulate(config: SimulateConfig, command: Sequence[str] = ()) -> Simulation:
 def describe_simulation(config: SimulateConfig) -> dict[str, Any]:
     """What would be simulated; raises LoadgenError."""
     work = load_work(config)
+    read_costs(config)
     return {
         "targets": {str(name): f"simulated:{name}" for name in config.policies.policy},
         "trace": work.name,
@@ -146,7 +147,7 @@ def read_costs(config: SimulateConfig) -> Costs:
     if "=" in text:
         pairs = [part.partition("=") for part in text.split(",")]
         files = {name.strip(): file.strip() for name, _, file in pairs}
-        if set(files) != set(names):
+        if set(files) != set(names) or len(pairs) > len(names):
             raise ConfigError(f"--cost: give one file to each of {', '.join(names)}, got {text!r}")
     return {
         name: (ITERATIONS, None) if file == "iterations" else read_cost(Path(file))

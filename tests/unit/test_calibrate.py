@@ -212,6 +212,26 @@ def test_the_commands_write_what_they_print(
     assert "TPOT p99, ms" in table
 
 
+def test_a_server_that_is_never_busy_is_not_calibrated(tmp_path: Path) -> None:
+    """Iterations that all begin on an idle server tell no costs: that is said."""
+    times_ms = 10_000.0 * np.arange(20)
+    trace = Trace(times_ms, np.arange(20) + 10, np.ones(20, dtype=np.int64))
+    run = simulated_run(tmp_path / "run", model(SERVERS["continuous"]), trace=trace)
+    config = PolicyConfig.model_validate(SERVERS["continuous"])
+    with pytest.raises(ConfigError, match="kept the server busy"):
+        calibrate([(run, "a")], config, name="m", origin="o")
+
+
+def test_many_runs_are_named_in_part(tmp_path: Path) -> None:
+    """The origin of a file fits into it, however many runs it is fitted to."""
+    trace = lesson_trace(requests=4)
+    run = simulated_run(tmp_path / "run", model(SERVERS["continuous"]), trace=trace)
+    file = tmp_path / "cost.yaml"
+    words = ["--policy", "continuous", "--batch-size", "8", "-o", str(file), "--json"]
+    assert main(["calibrate", *[str(run.path)] * 70, *words]) == 0
+    assert f"{run.header.run_id} and 54 more; trace" in read_cost(file)[1].origin
+
+
 def test_mistakes_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What cannot be calibrated or predicted is one line that says what would do."""
     told = model(SERVERS["continuous"])
@@ -225,6 +245,8 @@ def test_mistakes_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["predict", str(run.path), "--cost", str(file)], "says no policy"),
         (["predict", str(run.path), "--cost", f"b={file}"], "no target b"),
         (["predict", str(tmp_path), "--cost", str(file)], "not a run directory"),
+        (["calibrate", "--base-url", "http://h", "--name", "n" * 201, *out], "--name: at most 200"),
+        (["predict", str(run.path), "--cost", f"a={file}", "--cost", f"a={file}"], "given twice"),
     ):
         assert main(words) == 2
         assert said in capsys.readouterr().err

@@ -325,6 +325,8 @@ def test_a_broken_simulation_is_told_in_one_line(
         (["--kv-blocks", "2", "--request-rate", "inf"], "row 0: "),
         (["--cost", "none.yaml"], "--cost: none.yaml: No such file"),
         (["--cost", "static=none.yaml"], "--cost: give one file to each of static, continuous"),
+        (["--dry-run", "--cost", "none.yaml"], "--cost: none.yaml: No such file"),
+        (["--policy", "static", "--cost", "static=a,static=b"], "--cost: give one file to each"),
         (["--preset", "lesson1", "--order", "spf"], "--preset: leave out --order"),
     ],
 )
