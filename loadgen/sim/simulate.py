@@ -163,10 +163,8 @@ def notes_on(config: SimulateConfig, costs: Costs) -> list[str]:
         notes.append("An iteration counts as a second: give --cost FILE for seconds.")
     for name, (_, told) in costs.items():
         if told is not None and (left := _left_out(config, name, told)):
-            notes.append(
-                f"{name}: the cost file's {', '.join(left)} are left out; `loadgen predict` uses "
-                "them."
-            )
+            told_of = ", ".join(left)
+            notes.append(f"{name}: left out of --cost: {told_of}. `loadgen predict` uses them.")
     return notes
 
 

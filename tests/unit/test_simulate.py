@@ -236,7 +236,7 @@ def test_what_is_left_out_of_a_cost_file_is_told(
     words = ["simulate", "--no-records", "--policy", "continuous", "--cost", str(cost)]
     assert main([*words, "--batch-size", "4"]) == 0
     shown = capsys.readouterr().out
-    assert "continuous: the cost file's server.batch_size, overhead_ms are left out" in shown
+    assert "continuous: left out of --cost: server.batch_size, overhead_ms." in shown
     assert "counts as a second" not in shown
     cost.write_text(COST + "server: {policy: continuous, batch_size: 8}\n")
     assert main([*words, "--batch-size", "8"]) == 0
@@ -346,13 +346,16 @@ def test_mistakes_are_told_in_one_line(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("fixed_us: [", "not YAML"),
+        ("fixed_us: [", "neither YAML nor JSON"),
+        ("[" * 3000, "neither YAML nor JSON"),
+        (COST.replace("a card", "2026-02-30"), "neither YAML nor JSON"),
+        (COST + "fixed_us: 1", "the key fixed_us stands twice"),
         ("- 1", "the file"),
         (COST + "more: 1", "more: extra inputs are not permitted"),
         (COST.replace("6000", "-1"), "fixed_us: "),
-        (COST.replace("6000", "0").replace("40", "0").replace("120", "0"), "all costs are 0"),
+        (COST.replace("6000", "0").replace("40", "0").replace("120", "0"), "are all 0"),
     ],
-    ids=["yaml", "list", "unknown", "negative", "nothing"],
+    ids=["yaml", "deep", "date", "twice", "list", "unknown", "negative", "nothing"],
 )
 def test_a_cost_file_is_read_strictly(text: str, said: str, tmp_path: Path) -> None:
     """What is wrong with a cost file is named."""
