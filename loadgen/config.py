@@ -248,6 +248,11 @@ class LoadConfig(Strict):
             return Pace.GANG
         return Pace.CLOSED if self.closed_loop else Pace.OPEN
 
+    def in_gangs(self, size: int) -> LoadConfig:
+        """The same in padded gangs, as `split_gain` sends it."""
+        gangs = {"gang": size, "gang_pad": True, "closed_loop": False, "max_concurrency": None}
+        return self.model_copy(update=gangs)
+
     @model_validator(mode="after")
     def _agree(self) -> LoadConfig:
         if self.closed_loop and self.max_concurrency is None:
@@ -435,11 +440,5 @@ class RunConfig(Strict):
         if size is None:
             return legs
         second = self.targets[1]
-        in_gangs = {"gang": size, "gang_pad": True, "closed_loop": False, "max_concurrency": None}
-        return (
-            *legs,
-            Leg(
-                TargetConfig(name=second.name + GANGS, base_url=second.base_url),
-                self.load.model_copy(update=in_gangs),
-            ),
-        )
+        gangs = TargetConfig(name=second.name + GANGS, base_url=second.base_url)
+        return (*legs, Leg(gangs, self.load.in_gangs(size)))

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-import yaml
 from pydantic import BaseModel
 
 from loadgen.config import (
@@ -26,6 +24,7 @@ from loadgen.config import (
 )
 from loadgen.errors import ConfigError
 from loadgen.flags import flag_of, validate
+from loadgen.yaml_file import parse
 
 Sections = Mapping[str, type[BaseModel]]
 POINT_SECTIONS: Final[Sections] = {
@@ -40,19 +39,6 @@ SECTIONS: Final[Sections] = {**POINT_SECTIONS, "compare": CompareConfig}
 """Of `run` and `compare`; `targets` is a list of its model."""
 _STANDARD_INPUT: Final = Path("-")
 _MOST_BYTES: Final = 1 << 20
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML's own loader takes the last of two equal keys; here they are an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for index, key in enumerate(keys):
-            if key in keys[:index]:
-                raise yaml.MarkedYAMLError(
-                    problem=f"the key {key} stands twice", problem_mark=node.start_mark
-                )
-        return super().construct_mapping(node, deep)
 
 
 def read_config(path: Path | None, sections: Sections = SECTIONS) -> dict[str, Any]:
@@ -73,21 +59,7 @@ def read_config(path: Path | None, sections: Sections = SECTIONS) -> dict[str, A
         raise ConfigError(f"--config: {path}: {error.strerror}") from None
     if len(data) > _MOST_BYTES:
         raise ConfigError(f"--config: {name}: over {_MOST_BYTES:,} bytes; a trace has its own file")
-    return check_sections(_parsed(data, name), name, sections)
-
-
-def _parsed(data: bytes, name: str) -> Any:
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
-        pass
-    try:
-        return yaml.load(data, Loader=_UniqueKeys)
-    except (yaml.YAMLError, UnicodeError, RecursionError, ValueError, TypeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = "" if mark is None else f":{mark.line + 1}"
-        problem = getattr(error, "problem", None) or type(error).__name__
-        raise ConfigError(f"--config: {name}{line}: neither YAML nor JSON: {problem}") from None
+    return check_sections(parse(data, f"--config: {name}"), name, sections)
 
 
 def check_sections(content: Any, name: str, sections: Sections) -> dict[str, Any]:

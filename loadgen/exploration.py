@@ -80,8 +80,6 @@ class Exploration(Generic[Config]):
             at_rate(workload.trace, 1.0)  # or this says that there is nothing to scale
         redactor = redactor_of(config.run.targets, config.run.request)
         output, started = config.run.output, datetime.now(UTC)
-        if output.run_dir is not None and (output.run_dir / SEARCH).exists():
-            raise RunDirectoryError(f"--run-dir: {output.run_dir}: holds one already; --resume it")
         found = Exploration(
             path=output.run_dir or new_run_path(output.result_dir, kind, started),
             kind=kind,

@@ -26,12 +26,13 @@ from loadgen.progress import Progress
 from loadgen.report_cli import print_json
 from loadgen.sim.calibrate import Calibration, calibrate, write_model
 from loadgen.sim.config import PolicyConfig, PolicyName
-from loadgen.sim.cost import CostFile, read_cost
+from loadgen.sim.cost import MOST_NAME, MOST_ORIGIN, CostFile, read_cost
 from loadgen.sim.predict import Prediction, predict
 from loadgen.strict import Strict
 
 PREDICTION: Final = "prediction.json"
 _COLUMNS: Final = 100
+_RUNS_NAMED: Final = 16
 _OF_PROBES: Final = {"model", "endpoint", "tokenizer", "header", "api_key_env", "insecure"}
 _POLICY: Final = {"batch_size", "max_wait", "release", "token_budget", "kv_blocks", "block_size"}
 _POLICY_LEFT: Final = PolicyConfig.model_fields.keys() - _POLICY - {"schedule", "order"}
@@ -53,6 +54,8 @@ def calibrate_server(arguments: argparse.Namespace) -> int:
     config = validate(PolicyConfig, take(PolicyConfig, arguments) | {"policy": arguments.policy})
     if bool(arguments.run_directory) == (arguments.base_url is not None):
         raise ConfigError("calibrate: give run directories, or --base-url to probe a server")
+    if arguments.name is not None and len(arguments.name) > MOST_NAME:
+        raise ConfigError(f"--name: at most {MOST_NAME} characters, got {len(arguments.name)}")
     paths = arguments.run_directory or _probe(arguments, config)
     runs = [(run, run.one_target(arguments.target)) for run in map(read_run, paths)]
     name = arguments.name or f"{runs[0][1]}, {config.policy[0]}"
@@ -93,14 +96,17 @@ def _origin(runs: Sequence[tuple[Run, str]]) -> str:
     """Where the figures come from: runs, trace, machine."""
     header = runs[0][0].header
     target = next(t for t in header.targets if t.name == runs[0][1])
-    ids = ", ".join(run.header.run_id for run, _ in runs)
+    ids = ", ".join(run.header.run_id for run, _ in runs[:_RUNS_NAMED])
+    if len(runs) > _RUNS_NAMED:
+        ids += f" and {len(runs) - _RUNS_NAMED} more"
     machine = header.machine
-    return (
+    origin = (
         f"loadgen calibrate from {ids}; trace {header.trace_sha256[:16]}; "
         f"started {header.started_at}; target {target.name}: model {target.model}, "
         f"server {target.server or 'not named'}; client on {machine.get('cores')} cores of "
         f"{machine.get('cpu')}"
     )
+    return origin[:MOST_ORIGIN]
 
 
 def _print_calibration(found: Calibration) -> None:
@@ -156,6 +162,8 @@ def _models(run: Run, given: Sequence[str]) -> dict[str, CostFile]:
         name, separator, file = text.partition("=")
         if not separator:
             name, file = run.one_target(None, "--cost", "give NAME=FILE"), text
+        if name in models:
+            raise ConfigError(f"--cost: {name} is given twice")
         models[name] = read_cost(Path(file))[1]
     return models
 

@@ -21,10 +21,9 @@ from loadgen import __version__
 from loadgen.ceiling import load_stored
 from loadgen.client.http import library_name
 from loadgen.clock import monotonic
-from loadgen.config import OutputConfig, RunConfig
-from loadgen.errors import RunDirectoryError
+from loadgen.config import RunConfig
 from loadgen.exporter import Exporter, LiveRun
-from loadgen.journal import HEADER, EventLog, begin_run, new_run_path
+from loadgen.journal import EventLog, begin_run, new_run_path
 from loadgen.live import LiveCounters
 from loadgen.machine import describe_machine
 from loadgen.plan import Plan, Workload, plan
@@ -65,7 +64,7 @@ async def run(
     planned = await plan(config, workload)
     started = datetime.now(UTC)
     kind = "compare" if len(config.targets) > 1 else "run"
-    path = _run_path(config.output, kind, started)
+    path = config.output.run_dir or new_run_path(config.output.result_dir, kind, started)
     begin_run(path, _header(planned, kind, command, path, started), planned.workload.data)
     epoch_s = monotonic()
     live_run = (exporter or Exporter()).begin(
@@ -90,16 +89,6 @@ async def run(
     finally:
         live_run.ended()
     return Finished(path, conductor.was_interrupted, live_run)
-
-
-def _run_path(output: OutputConfig, kind: str, started: datetime) -> Path:
-    """The directory that --run-dir gives, or a fresh one; raises RunDirectoryError."""
-    path = output.run_dir
-    if path is None:
-        return new_run_path(output.result_dir, kind, started)
-    if (path / HEADER).exists():
-        raise RunDirectoryError(f"--run-dir: {path} holds a run; give another directory")
-    return path
 
 
 def _assignments(planned: Plan, path: Path, epoch_s: float) -> Iterator[list[Assignment]]:

@@ -9,13 +9,12 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from loadgen.errors import ConfigError
 from loadgen.flags import add_flags, take, validate
 from loadgen.service.refusal import Refusal
 from loadgen.service.settings import START_VARIABLE, ServeConfig, Settings, settings_of
 from loadgen.service.spec import Spec, read_spec
+from loadgen.yaml_file import parse
 
 _EXTRA: Final = "loadgen serve needs fastapi and uvicorn: pip install 'loadgen[service]'"
 _SHUTDOWN_S: Final = 3
@@ -58,11 +57,10 @@ def _runs_to_start(settings: Settings) -> list[Spec]:
     path: Path | None = settings.flags.start
     name = START_VARIABLE if path is None else f"--start: {path}"
     try:
-        text = os.environ.get(START_VARIABLE, "") if path is None else path.read_text()
-        return runs_in(yaml.safe_load(text) or [], name, settings)
-    except (OSError, yaml.YAMLError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or "neither YAML nor JSON"
-        raise ConfigError(f"{name}: {reason}") from None
+        data = os.environb.get(START_VARIABLE.encode(), b"") if path is None else path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{name}: {error.strerror}") from None
+    return runs_in(parse(data, name) or [], name, settings)
 
 
 def runs_in(content: Any, name: str, settings: Settings) -> list[Spec]:

@@ -32,6 +32,10 @@ _EVENTS_S: Final = 30.0
 """Silence after which the events are asked for again; the service breaks it every 10 s."""
 _SAY_EVERY_S: Final = 5.0
 _TRIES: Final = 30
+"""In a row that tell nothing of the run."""
+_AGAIN_S: Final = 1.0
+_NOT_READY: Final = (429, 502, 503, 504)
+"""Of a service, or of a proxy before it, that may take the same a little later."""
 
 
 @dataclass(slots=True)
@@ -42,8 +46,12 @@ class Service:
     token: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(self.url)
+            is_whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # of an odd port or address
+            is_whole = False
+        if not is_whole:
             raise ConfigError("--service: needs a URL such as http://127.0.0.1:8765")
         if parts.path.rstrip("/") or parts.query or parts.username:
             raise ConfigError("--service: a URL without path, query and user")
@@ -102,7 +110,8 @@ class Service:
             connection.request(method, path, body, headers)
         response = connection.getresponse()
         if response.status >= 300:
-            raise LoadgenError(f"--service: {response.status}: {_message(response.read())}")
+            kind = TargetNotReady if response.status in _NOT_READY else LoadgenError
+            raise kind(f"--service: {response.status}: {_message(response.read())}")
         return response
 
 
@@ -154,9 +163,12 @@ def drive(service: Service, body: dict[str, Any], progress: Progress) -> Outcome
     """
     run_id = str(orjson.loads(service.ask("POST", "/api/runs", orjson.dumps(body)))["id"])
     progress.say(f"{service.url}: {run_id} is in line")
-    with _ctrl_c_stops(service, run_id, progress):
-        _follow(service, run_id, progress)
-    detail: dict[str, Any] = orjson.loads(service.ask("GET", f"/api/runs/{run_id}"))
+    try:
+        with _ctrl_c_stops(service, run_id, progress):
+            _follow(service, run_id, progress)
+        detail: dict[str, Any] = orjson.loads(service.ask("GET", f"/api/runs/{run_id}"))
+    except LoadgenError as error:
+        raise LoadgenError(f"{error}; the run is {run_id}, which needs no client") from None
     state, code = detail["state"], detail["exit_code"]
     if state == "interrupted" or (code in (None, 1, 2) and state != "stopped"):
         reason = detail["error"] or "its process was killed"
@@ -169,23 +181,26 @@ def drive(service: Service, body: dict[str, Any], progress: Progress) -> Outcome
 
 
 def _follow(service: Service, run_id: str, progress: Progress) -> None:
-    """Until the run has ended; a service that is started anew meanwhile is waited for."""
+    """Until the run has ended; a service that is away or busy meanwhile is waited for."""
     said_at_s, tries = 0.0, 0
+    problem = "its events end before the run does"
     while tries < _TRIES:
+        tries += 1
         try:
             for name, content in service.events(run_id):
-                tries = 0
                 if name == "end":
                     return
+                if name != "course":  # which is told to whoever asks, whatever the run does
+                    tries = 0
                 now_s = time.monotonic()
                 if name == "live" and now_s - said_at_s >= _SAY_EVERY_S:
                     said_at_s = now_s
                     for line in _lines(content):
                         progress.say(line)
-        except TargetNotReady:
-            tries += 1
-            time.sleep(1.0)
-    raise TargetNotReady(f"--service {service.url}: went away; {run_id} goes on by itself")
+        except TargetNotReady as error:
+            problem = str(error)
+        time.sleep(_AGAIN_S)
+    raise TargetNotReady(f"--service {service.url}: gave no news in {_TRIES} tries ({problem})")
 
 
 def _lines(live: Mapping[str, Any]) -> Iterator[str]:

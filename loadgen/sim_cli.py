@@ -38,8 +38,8 @@ from loadgen.sim.lesson import (
     lesson1,
     lesson1_policies,
 )
-from loadgen.sim.plots import write_plots
-from loadgen.sim.simulate import describe_simulation, find_replicas, simulate
+from loadgen.sim.plots import make_folder, write_plots
+from loadgen.sim.simulate import Simulation, Tried, describe_simulation, find_replicas, simulate
 from loadgen.status import make_run_dir, status_in
 
 _COLUMNS: Final = 100
@@ -52,14 +52,18 @@ def simulate_trace(arguments: argparse.Namespace) -> int:
     if arguments.lesson is not None:
         return _do_lesson(arguments)
     config = _config(arguments)
+    if config.fleet.find_replicas:
+        _check_find(config, arguments)
     if arguments.dry_run:
         print_json(describe_simulation(config))
         return 0
     run_dir = config.output.run_dir
     if run_dir is not None:
-        if config.fleet.find_replicas or not config.output.records:
-            raise ConfigError("--run-dir: holds records; leave it out, or what keeps none")
+        if not config.output.records:
+            raise ConfigError("--run-dir: holds records; leave it out, or --no-records")
         make_run_dir(run_dir)
+    if arguments.plots is not None:
+        make_folder(arguments.plots)
     with status_in(run_dir, Exporter()) as status:
         code = _simulate(config, arguments)
         if status is not None:
@@ -67,32 +71,47 @@ def simulate_trace(arguments: argparse.Namespace) -> int:
     return code
 
 
+def _check_find(config: SimulateConfig, arguments: argparse.Namespace) -> None:
+    """Raises ConfigError where something is said that --find-replicas does not heed."""
+    said = config.output.model_fields_set & {"label", "metadata", "result_dir", "run_dir"}
+    said |= config.fleet.model_fields_set & {"replicas"}
+    if arguments.plots is not None:
+        said.add("plots")
+    if said:
+        flags = ", ".join(flag_of(name) for name in sorted(said))
+        raise ConfigError(f"{flags}: --find-replicas finds a number and keeps no run; leave it out")
+
+
 def _simulate(config: SimulateConfig, arguments: argparse.Namespace) -> int:
     if config.fleet.find_replicas:
         return _find(config, as_json=arguments.json)
     simulation = simulate(config, arguments.command_line)
+    _show_simulation(simulation, as_json=arguments.json)
     if arguments.plots is not None:
         write_plots(config, arguments.plots)
+        if not arguments.json:
+            print(f"plots: {arguments.plots / 'index.html'}")
+    return 0
+
+
+def _show_simulation(simulation: Simulation, *, as_json: bool) -> None:
     if simulation.path is not None:
         result = rebuild(simulation.path)
-        if arguments.json:
+        if as_json:
             shown = {"run_directory": str(simulation.path), **result.as_json()}
             if len(result.summaries) > 1:
                 shown["comparison"] = result.comparison()
             print_json(shown | {"simulation": simulation.work_done})
-            return 0
+            return
         show(result, as_json=False)
-    elif arguments.json:
+    elif as_json:
         print_json({"targets": simulation.figures, "simulation": simulation.work_done})
-        return 0
+        return
     else:
         _console().print(_statistics(simulation.figures))
     _console().print(_work(simulation.work_done))
-    if "iterations" in config.policies.cost:
-        print("An iteration counts as a second: give --cost FILE for seconds.")
-    if arguments.plots is not None:
-        print(f"plots: {arguments.plots / 'index.html'}")
-    return 0
+    for note in simulation.notes:
+        print(note)
 
 
 def _config(arguments: argparse.Namespace) -> SimulateConfig:
@@ -178,7 +197,12 @@ def _print_waits(waits: list[Waits]) -> None:
 def _find(config: SimulateConfig, *, as_json: bool) -> int:
     found: dict[str, Any] = {}
     for name in config.policies.policy:
-        replicas, tried = find_replicas(config, name)
+
+        def tell(step: Tried, name: str = name) -> None:
+            line = f"{name}: {step.replicas:>5} replicas: {step.good_share:.2%} good"
+            print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
+
+        replicas, tried = find_replicas(config, name, tell)
         found[str(name)] = {
             "replicas": replicas,
             "tried": [{"replicas": t.replicas, "good_share": t.good_share} for t in tried],
@@ -187,10 +211,10 @@ def _find(config: SimulateConfig, *, as_json: bool) -> int:
         print_json(found)
         return 0
     for policy, one in found.items():
-        for step in one["tried"]:
-            print(f"{policy}: {step['replicas']:>5} replicas: {step['good_share']:.2%} good")
         share = f"{config.fleet.good_share:.2%} of requests"
-        if one["replicas"] is None:
+        if not one["tried"]:
+            print(f"{policy}: no number of replicas makes {share} good, nor one for each alone")
+        elif one["replicas"] is None:
             print(f"{policy}: no number of replicas makes {share} good")
         else:
             print(f"{policy}: {one['replicas']} replicas are the fewest that make {share} good")

@@ -25,9 +25,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from loadgen.clock import monotonic
 from loadgen.errors import LoadgenError, RunDirectoryError
 from loadgen.exporter import Exporter
-from loadgen.journal import write_whole
+from loadgen.journal import HEADER, write_whole
 from loadgen.live import LATENCY_BOUNDS_S, LiveCounters
 from loadgen.machine import this_process
+from loadgen.search_files import SEARCH
 
 LIVE: Final = "live.json"
 COURSE: Final = "live.jsonl"
@@ -165,7 +166,14 @@ def _percentile_ms(counts: np.ndarray[Any, Any], share: float) -> float | None:
 
 
 def make_run_dir(path: Path) -> None:
-    """Raises RunDirectoryError where it cannot be made."""
+    """Raises RunDirectoryError where it cannot be made, or holds a run, a sweep or a search."""
+    if (path / HEADER).exists():
+        raise RunDirectoryError(f"--run-dir: {path} holds a run; give another directory")
+    if (path / SEARCH).exists():
+        raise RunDirectoryError(
+            f"--run-dir: {path} holds a sweep or a search; give another directory, or go on with "
+            "it by --resume"
+        )
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -176,8 +176,12 @@ def serve(server: uvicorn.Server, settings: Settings) -> int:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """One service for a folder: two would start its runs twice. Raises ConfigError."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".service.lock").open("wb") as lock:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".service.lock").open("wb")
+    except OSError as error:
+        raise ConfigError(f"--result-dir {folder}: cannot hold runs: {error.strerror}") from None
+    with lock:
         try:
             hold(lock.fileno())
         except BlockingIOError:

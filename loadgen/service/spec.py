@@ -47,6 +47,8 @@ _MOST_KEY_CHARS: Final = 4096
 _FEWEST_KEY_CHARS: Final = 4
 """Shorter ones could not be struck out of texts without shredding them."""
 _MOST_TARGETS: Final = 16
+_MOST_REPLICAS: Final = 64
+"""Of each policy: each arrival looks at all."""
 _MOST_DEPTH: Final = 64
 _FREE: Final = ("header", "extra_body", "metadata")
 """Fields whose keys a client chooses."""
@@ -239,14 +241,16 @@ def _check_size(spec: Spec, settings: Settings) -> None:
         )
         raise Refusal(422, f"targets: {spec.kind} takes {wanted}, got {count}")
     config, most = spec.config, settings.flags.max_requests
+    if isinstance(config, SimulateConfig) and config.fleet.replicas > _MOST_REPLICAS:
+        raise Refusal(422, f"fleet.replicas: at most {_MOST_REPLICAS} here")
     if isinstance(config, PointsConfig):
         if most_requests(config) > most:
             raise Refusal(422, f"{spec.kind}: a point may have at most {most} requests here")
         generate = config.run.generate
     else:
         generate = config.generate
-    if generate.num_prompts > most:
-        raise Refusal(422, f"generate.num_prompts: at most {most} here")
+        if spec.content.get("trace") is None and generate.num_prompts > most:
+            raise Refusal(422, f"generate.num_prompts: at most {most} here")
     if generate.rate_profile is not None and generate.rate_profile.startswith("trace:"):
         raise Refusal(
             422, "generate.rate_profile: a file is not for a client of the service to name"

@@ -34,6 +34,7 @@ class Traces:
     def __init__(self, settings: Settings) -> None:
         self._path = settings.traces
         self._most_bytes = settings.flags.max_trace_mib * 2**20
+        self._most_requests = settings.flags.max_requests
         self._keep = settings.flags.keep_traces
         self._uploads = 0
 
@@ -43,10 +44,14 @@ class Traces:
             path.unlink(missing_ok=True)
 
     def path(self, trace_id: str) -> Path:
-        """The file of a trace; raises Refusal where there is none."""
+        """The file of a trace; raises Refusal where there is none, or it is too long for a run."""
         path = self._path / f"{trace_id}.jsonl"
         if not TRACE_ID.fullmatch(trace_id) or not path.is_file():
             raise Refusal(422, "trace: no such trace; POST it to /api/traces")
+        requests = read_object(_meta(path)).get("requests")
+        if isinstance(requests, int) and requests > self._most_requests:
+            most = self._most_requests
+            raise Refusal(422, f"trace: has {requests} requests; at most {most} here")
         with suppress(OSError):
             os.utime(path)  # the one that was used the longest ago goes first
         return path

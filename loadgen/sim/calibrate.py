@@ -74,7 +74,7 @@ def calibrate(
     runs: Sequence[tuple[Run, str]], config: PolicyConfig, *, name: str, origin: str
 ) -> Calibration:
     """Fit the costs of (run, target) pairs, all of one server; raises LoadgenError."""
-    measured = [(Asked.of(run), list(run.of_target(target))) for run, target in runs]
+    measured = [(Asked.of(run, target), list(run.of_target(target))) for run, target in runs]
     observed = [
         one for _, records in measured for turn in _turns(records) for one in observe(turn, config)
     ]
@@ -87,7 +87,13 @@ def calibrate(
     seconds = np.array([one.seconds for one in observed])
     typical = robust_nnls(work, seconds)
     is_busy = work[:, 4] == 0
-    raised = float(seconds[is_busy].sum() / (work[is_busy] @ typical).sum())
+    fitted_s = float((work[is_busy] @ typical).sum())
+    if fitted_s <= 0:
+        raise ConfigError(
+            f"{runs[0][0].path}: of its iterations all begin on an idle server; calibrate from a "
+            "streamed run that kept the server busy"
+        )
+    raised = float(seconds[is_busy].sum()) / fitted_s
     costs = zip(PARAMETERS, (1e6 * raised * typical).round(3).tolist(), strict=False)
     model = CostFile(name=name, origin=origin, server=config, **dict(costs))
     for overheads_ms in (_OVERHEADS_MS, None):

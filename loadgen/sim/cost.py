@@ -13,22 +13,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
-import yaml
 from pydantic import Field, ValidationError
 
 from loadgen.errors import ConfigError
 from loadgen.sim.config import PolicyConfig
 from loadgen.sim.policy import Step
 from loadgen.strict import Strict
+from loadgen.yaml_file import parse
 
 NonNegative = Annotated[float, Field(ge=0)]
+MOST_NAME: Final = 200
+MOST_ORIGIN: Final = 2000
+"""Characters."""
 
 
 class CostFile(Strict):
     """The YAML file: microseconds, and where they come from."""
 
-    name: str = Field(min_length=1, max_length=200)
-    origin: str = Field(min_length=1, max_length=2000)
+    name: str = Field(min_length=1, max_length=MOST_NAME)
+    origin: str = Field(min_length=1, max_length=MOST_ORIGIN)
     """How the figures were found: the machine, the model, the command."""
     fixed_us: NonNegative
     """Of each iteration, whatever is in it."""
@@ -106,19 +109,19 @@ ITERATIONS: Final = StepCost(fixed_s=1.0)
 def read_cost(path: Path) -> tuple[StepCost, CostFile]:
     """The costs in a YAML file; raises ConfigError."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or "is not text"
-        raise ConfigError(f"--cost: {path}: {reason}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--cost: {path}: not YAML ({' '.join(str(error).split())})") from None
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"--cost: {path}: {error.strerror}") from None
     try:
-        told = CostFile.model_validate(content)
+        told = CostFile.model_validate(parse(data, f"--cost: {path}"))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
         raise ConfigError(f"--cost: {path}: {where}: {first['msg'].lower()}") from None
     cost = told.cost
     if cost.fixed_s + cost.decode_row_s + cost.prefill_token_s <= 0:
-        raise ConfigError(f"--cost: {path}: all costs are 0: time would stand still")
+        raise ConfigError(
+            f"--cost: {path}: fixed_us, prefill_token_us and decode_row_us are all 0: a first "
+            "iteration would take no time; give one of them"
+        )
     return cost, told

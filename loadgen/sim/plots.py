@@ -39,12 +39,20 @@ _CVS: Final = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 _TEMPLATES: Final = templates("loadgen.sim")
 
 
+def make_folder(folder: Path) -> None:
+    """Raises ConfigError where it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--plots: {folder}: {error.strerror}") from None
+
+
 def write_plots(config: SimulateConfig, folder: Path) -> None:
     """Write each plot as SVG into `folder`, and a page that shows all; raises ConfigError."""
     plots = draw_plots(config)
     page = _TEMPLATES.get_template("page.html.j2").render(plots=plots.values(), said=_said(config))
+    make_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for name, plot in plots.items():
             (folder / f"{name}.svg").write_text(plot.as_svg(), encoding="utf-8")
         (folder / "index.html").write_text(page, encoding="utf-8")
@@ -140,11 +148,15 @@ def _with_size(config: SimulateConfig, size: int) -> SimulateConfig:
 
 
 def _with_cv(work: Work, cv: float, seed: int) -> Work:
-    """The same prompts, with log-normal outputs of the same mean and another CV."""
+    """The same prompts, with log-normal outputs of the same mean and another CV.
+
+    No row asks for more tokens than the trace's largest, which a server is known to serve.
+    """
     trace = work.trace
     mean = float(trace.output_length.mean())
     drawn = np.full(len(trace), mean)
     if cv > 0:
         drawn = LogNormal.of_mean_cv(mean, cv).draw(len(trace), np.random.default_rng(seed))
-    outputs = np.maximum(np.rint(drawn), 1).astype(np.int64)
+    most = int((trace.input_length + trace.output_length).max())
+    outputs = np.clip(np.rint(drawn), 1, most - trace.input_length).astype(np.int64)
     return replace(work, trace=replace(trace, output_length=outputs))

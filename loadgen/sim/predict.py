@@ -37,7 +37,7 @@ PERCENTILES: Final = (50.0, 99.0)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a run sent, as far as a server's times depend on it."""
+    """What a run sent to a target, as far as a server's times depend on it."""
 
     load: LoadConfig
     blocks: int
@@ -45,13 +45,18 @@ class Asked:
     sessions: Sessions | None
 
     @staticmethod
-    def of(run: Run) -> Asked:
+    def of(run: Run, target: str) -> Asked:
         """Of a run directory; raises RunDirectoryError, ConfigError."""
         config = run.header.config
         try:
-            load = LoadConfig.model_validate(config["load"])
+            fields = LoadConfig.model_fields
+            said = {k: v for k, v in config["load"].items() if v != fields[k].default}
+            load = LoadConfig.model_validate(said)  # a pace and another's default contradict
             blocks = int(config["compare"]["blocks"])
-        except (KeyError, TypeError, ValueError, ValidationError):
+            gang_size = config["compare"].get("split_gain")
+            if gang_size is not None and target == run.header.targets[-1].name:
+                load = load.in_gangs(gang_size)
+        except (AttributeError, KeyError, TypeError, ValueError, ValidationError):
             raise RunDirectoryError(
                 f"{run.path}: its header does not say how the trace was sent; predictions need a "
                 "run of `loadgen run` or `loadgen compare`"
@@ -197,11 +202,10 @@ def predict(run: Run, models: Mapping[str, CostFile]) -> dict[str, Prediction]:
     names = [target.name for target in run.header.targets]
     if unknown := [name for name in models if name not in names]:
         raise ConfigError(f"{run.path}: no target {unknown[0]}; there are {', '.join(names)}")
-    asked = Asked.of(run)
     found = {}
     for name, model in models.items():
         measured = summarise(Columns.of(run.of_target(name)), PERCENTILES)
-        predicted = summarise(simulate_asked(asked, model, name), PERCENTILES)
+        predicted = summarise(simulate_asked(Asked.of(run, name), model, name), PERCENTILES)
         found[name] = Prediction(model, measured, predicted)
     return found
 

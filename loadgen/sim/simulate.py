@@ -10,7 +10,7 @@ import platform
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,7 @@ from typing import Any, Final
 import orjson
 
 from loadgen import __version__
-from loadgen.errors import ConfigError, RunDirectoryError
+from loadgen.errors import ConfigError
 from loadgen.journal import (
     EVENTS,
     HEADER,
@@ -73,6 +73,8 @@ class Simulation:
     """By policy: what all its replicas computed, and how much of it for nobody."""
     figures: dict[str, dict[str, Any]]
     """By policy, where no records were wanted."""
+    notes: list[str]
+    """What a reader should know of the costs."""
 
 
 def simulate(config: SimulateConfig, command: Sequence[str] = ()) -> Simulation:
@@ -86,11 +88,9 @@ def simulate(config: SimulateConfig, command: Sequence[str] = ()) -> Simulation:
             tally, totals = play_for_statistics(config, work, name, costs)
             done[str(name)] = work_done(totals)
             figures[str(name)] = tally.as_json(config.output.metric_percentiles)
-        return Simulation(None, done, figures)
+        return Simulation(None, done, figures, notes_on(config, costs))
     started = datetime.now(UTC)
     path = config.output.run_dir or new_run_path(config.output.result_dir, KIND, started)
-    if (path / HEADER).exists():
-        raise RunDirectoryError(f"--run-dir: {path} holds a run; give another directory")
     begin_run(path, _header(config, work, costs, command, path, started), work.data)
     try:
         with closing(EventLog(path)) as log:
@@ -116,12 +116,13 @@ def simulate(config: SimulateConfig, command: Sequence[str] = ()) -> Simulation:
     content = {"schema_version": 1, "policies": done, "slots": held}
     option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     write_whole(path / SIMULATION, orjson.dumps(content, option=option))
-    return Simulation(path, done, {})
+    return Simulation(path, done, {}, notes_on(config, costs))
 
 
 def describe_simulation(config: SimulateConfig) -> dict[str, Any]:
     """What would be simulated; raises LoadgenError."""
     work = load_work(config)
+    read_costs(config)
     return {
         "targets": {str(name): f"simulated:{name}" for name in config.policies.policy},
         "trace": work.name,
@@ -146,12 +147,34 @@ def read_costs(config: SimulateConfig) -> Costs:
     if "=" in text:
         pairs = [part.partition("=") for part in text.split(",")]
         files = {name.strip(): file.strip() for name, _, file in pairs}
-        if set(files) != set(names):
+        if set(files) != set(names) or len(pairs) > len(names):
             raise ConfigError(f"--cost: give one file to each of {', '.join(names)}, got {text!r}")
     return {
         name: (ITERATIONS, None) if file == "iterations" else read_cost(Path(file))
         for name, file in files.items()
     }
+
+
+def notes_on(config: SimulateConfig, costs: Costs) -> list[str]:
+    """A sentence on iterations that count as seconds, and on each cost file that says more than is
+    simulated."""
+    notes = []
+    if any(told is None for _, told in costs.values()):
+        notes.append("An iteration counts as a second: give --cost FILE for seconds.")
+    for name, (_, told) in costs.items():
+        if told is not None and (left := _left_out(config, name, told)):
+            told_of = ", ".join(left)
+            notes.append(f"{name}: left out of --cost: {told_of}. `loadgen predict` uses them.")
+    return notes
+
+
+def _left_out(config: SimulateConfig, name: str, told: CostFile) -> list[str]:
+    """Keys of a cost file that what is simulated differs from."""
+    simulated = config.policies.model_copy(update={"policy": (PolicyName(name),)})
+    server = told.server
+    said = set() if server is None else server.model_fields_set - {"cost"}
+    left = [f"server.{key}" for key in said if getattr(server, key) != getattr(simulated, key)]
+    return sorted(left) + ["overhead_ms"] * (told.overhead_ms > 0)
 
 
 def load_work(config: SimulateConfig) -> Work:
@@ -380,11 +403,14 @@ class Tried:
     good_share: float
 
 
-def find_replicas(config: SimulateConfig, name: PolicyName) -> tuple[int | None, list[Tried]]:
+def find_replicas(
+    config: SimulateConfig, name: PolicyName, tell: Callable[[Tried], None]
+) -> tuple[int | None, list[Tried]]:
     """The fewest replicas with which enough requests are good, and all that were tried.
 
     Doubles until it is enough, then halves the gap: more replicas are taken to be no worse. None
-    where even a replica for each request, or 10,000, is not enough.
+    where even a replica for each request, or 10,000, is not enough; at once, with nothing tried,
+    where too few are good though each is alone on an idle server. `tell` gets each as it is tried.
     """
     work, costs = load_work(_without_records(config)), read_costs(config)
     most = min(10_000, len(work.trace))
@@ -393,7 +419,11 @@ def find_replicas(config: SimulateConfig, name: PolicyName) -> tuple[int | None,
     def is_enough(replicas: int) -> bool:
         tally, _ = play_for_statistics(config, work, name, costs, replicas)
         tried.append(Tried(replicas, tally.good_share or 0.0))
+        tell(tried[-1])
         return tried[-1].good_share >= config.fleet.good_share
+
+    if _share_alone(config, work, name, costs) < config.fleet.good_share:
+        return None, tried
 
     short, enough = 0, 1
     while not is_enough(enough):
@@ -407,6 +437,21 @@ def find_replicas(config: SimulateConfig, name: PolicyName) -> tuple[int | None,
         else:
             short = middle
     return enough, tried
+
+
+def _share_alone(config: SimulateConfig, work: Work, name: PolicyName, costs: Costs) -> float:
+    """The share that is good of requests of which each has a server to itself: no number of
+    replicas has a larger one. 1 where a prefix cache may do better still."""
+    if config.policies.prefix_cache and work.trace.hash_ids is not None:
+        return 1.0
+    alone = config.model_copy(
+        update={
+            "policies": config.policies.model_copy(update={"max_wait": 0.0}),
+            "load": ArrivalConfig(closed_loop=True, max_concurrency=1),
+        }
+    )
+    tally, _ = play_for_statistics(alone, replace(work, sessions=None), name, costs, 1)
+    return tally.good_share or 0.0
 
 
 def _without_records(config: SimulateConfig) -> SimulateConfig:

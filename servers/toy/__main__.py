@@ -79,6 +79,8 @@ def read_settings(words: Sequence[str]) -> tuple[ServerConfig, PolicyConfig, Ste
     said = take(PolicyConfig, given).items()
     policy |= {key: value for key, value in said if key != "cost" and value is not None}
     config = validate(PolicyConfig, policy)
+    if len(config.policy) != 1:
+        raise ConfigError(f"--cost: {given.cost}: server.policy: one server has one; give --policy")
     return validate(ServerConfig, take(ServerConfig, given)), config, told.cost, told.name
 
 

@@ -18,9 +18,11 @@ import pytest
 
 from loadgen.archive import read_run
 from loadgen.client.http import httpx
+from loadgen.errors import ConfigError
 from loadgen.sim.cost import CostFile, read_cost
 from loadgen.sim.predict import predict
 from servers.local import ServerProcess, start_toy
+from servers.toy.__main__ import read_settings
 from tests.runs.conftest import call
 
 COMPLETIONS = "/v1/completions"
@@ -195,6 +197,16 @@ def test_it_stops_cleanly(number: signal.Signals) -> None:
         _, said = process.communicate(timeout=10)
     assert process.returncode == 0
     assert said == ""
+
+
+def test_a_server_has_one_policy(tmp_path: Path) -> None:
+    """A cost file that names two is refused in one line, unless a flag says which."""
+    file = tmp_path / "cost.yaml"
+    told = {"name": "m", "origin": "o", **COSTS, "server": {"policy": "static,continuous"}}
+    file.write_text(json.dumps(told))
+    with pytest.raises(ConfigError, match="one server has one; give --policy"):
+        read_settings(["--cost", str(file)])
+    assert read_settings(["--cost", str(file), "--policy", "static"])[1].policy == ("static",)
 
 
 @pytest.mark.parametrize(

@@ -369,3 +369,17 @@ def test_what_cannot_start_by_itself(tmp_path: Path) -> None:
     done = call("serve", "--start", str(file), "--port", "0", "--result-dir", str(tmp_path))
     assert done.code == 2
     assert "run 1: kind" in done.stderr
+    for text in ("- when: 2026-02-30", "[" * 3000):
+        file.write_text(text)
+        done = call("serve", "--start", str(file), "--port", "0", "--result-dir", str(tmp_path))
+        assert done.code == 2
+        assert done.stderr.startswith(f"loadgen: --start: {file}: neither YAML nor JSON")
+
+
+def test_a_folder_that_cannot_hold_runs(tmp_path: Path) -> None:
+    """The service does not start where its folder is a file, and says so in one line."""
+    file = tmp_path / "file"
+    file.touch()
+    done = call("serve", "--port", "0", "--result-dir", str(file))
+    assert done.code == 2
+    assert done.stderr == f"loadgen: --result-dir {file}: cannot hold runs: File exists\n"

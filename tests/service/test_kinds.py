@@ -276,6 +276,7 @@ def test_sweeps_of_the_command_line_are_listed(serving: Serving, quick: str) -> 
         ({"kind": "capacity", "output": {"metrics_port": 9}}, "output.metrics_port"),
         ({"kind": "simulate", "policies": {"cost": "/etc/passwd"}}, "policies.cost"),
         ({"kind": "simulate", "fleet": {"find_replicas": True}}, "fleet.find_replicas"),
+        ({"kind": "simulate", "fleet": {"replicas": 65}}, "fleet.replicas: at most 64"),
         ({"kind": "simulate", "output": {"records": False}}, "output.records"),
         ({"kind": "simulate", "output": {"result_dir": "/x"}}, "output.result_dir"),
         ({"kind": "simulate", "generate": {"lengths_from": "/x"}}, "generate.lengths_from"),

@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +22,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from servers.local import start_toy
-from tests.service.conftest import TOKEN, Serving, service
+from tests.service.conftest import ENVIRONMENT, TOKEN, Serving, service
 
 pytestmark = pytest.mark.slow
 
@@ -155,6 +158,26 @@ def test_a_run_is_stopped_from_the_page(page: Page, serving: Serving, slow: str)
     expect(page.locator("#said")).to_contain_text("Stopping")
     page.get_by_role("button", name="Cut off what is in flight").click()
     expect(page.locator(".state")).to_contain_text("stopped", timeout=60_000)
+
+
+def test_a_run_of_the_command_line_has_no_stop(page: Page, serving: Serving, slow: str) -> None:
+    """The service cannot stop what it did not start, so its page does not offer it, whatever the
+    events tell."""
+    run_dir = serving.runs / "20260101T000000Z-run-c0de"
+    words = ["run", "--base-url", slow, "--num-prompts", "200", "--request-rate", "10"]
+    words += ["--output-len", "3", "--quiet", "--run-dir", str(run_dir)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "loadgen", *words], stdout=subprocess.DEVNULL, env=ENVIRONMENT
+    ) as process:
+        try:
+            serving.wait_for_records(run_dir.name, 2)
+            page.goto(f"/#/run/{run_dir.name}")
+            expect(page.locator("#said")).to_contain_text("The run is running", timeout=20_000)
+            expect(page.locator(".counts")).to_contain_text("in flight")
+            expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGINT)
 
 
 def test_two_runs_are_compared_from_the_list(page: Page, two: list[str]) -> None:

@@ -60,7 +60,7 @@ def simulated_run(
     """A run directory whose records a simulated server gave."""
     trace = lesson_trace() if trace is None else trace
     config = {
-        "load": load.model_dump(mode="json", exclude_unset=True),
+        "load": load.model_dump(mode="json"),
         "compare": {"blocks": 1},
         "output": {"metric_percentiles": [50.0, 90.0, 99.0]},
     }
@@ -130,6 +130,29 @@ def test_a_simulated_run_is_predicted_exactly(
             assert abs(error) < 1e-4, name
 
 
+def test_gangs_that_split_a_gain_are_predicted_as_such(tmp_path: Path) -> None:
+    """Of `compare --split-gain`, the target in gangs has its own load, and the others the run's."""
+    whole = LoadConfig(closed_loop=True, max_concurrency=8)
+    config = {
+        "load": whole.model_dump(mode="json"),
+        "compare": {"blocks": 1, "split_gain": 4},
+        "output": {"metric_percentiles": [50.0]},
+    }
+    path, trace = tmp_path / "run", lesson_trace()
+    names = ("static", "vllm", "vllm.gangs")
+    path.mkdir()
+    begin_run(path, made_header(*names, requests=120, config=config), trace_bytes(trace))
+    journal, told = Journal(path), model(SERVERS["continuous"])
+    for name in names:
+        load = LoadConfig(gang=4, gang_pad=True) if name == "vllm.gangs" else whole
+        for record in simulate_asked(Asked(load, 1, trace, None), told, name):
+            journal.append(record)
+    journal.close()
+    for name, found in predict(read_run(path), dict.fromkeys(names, told)).items():
+        errors = [error for error in found.errors().values() if error is not None]
+        assert max(map(abs, errors)) < 1e-4, name
+
+
 def test_an_error_is_the_prediction_s(tmp_path: Path) -> None:
     """A model of half the speed predicts twice the time between tokens: its error is +100 %."""
     server = {"policy": "continuous", "batch_size": 1}
@@ -189,6 +212,26 @@ def test_the_commands_write_what_they_print(
     assert "TPOT p99, ms" in table
 
 
+def test_a_server_that_is_never_busy_is_not_calibrated(tmp_path: Path) -> None:
+    """Iterations that all begin on an idle server tell no costs: that is said."""
+    times_ms = 10_000.0 * np.arange(20)
+    trace = Trace(times_ms, np.arange(20) + 10, np.ones(20, dtype=np.int64))
+    run = simulated_run(tmp_path / "run", model(SERVERS["continuous"]), trace=trace)
+    config = PolicyConfig.model_validate(SERVERS["continuous"])
+    with pytest.raises(ConfigError, match="kept the server busy"):
+        calibrate([(run, "a")], config, name="m", origin="o")
+
+
+def test_many_runs_are_named_in_part(tmp_path: Path) -> None:
+    """The origin of a file fits into it, however many runs it is fitted to."""
+    trace = lesson_trace(requests=4)
+    run = simulated_run(tmp_path / "run", model(SERVERS["continuous"]), trace=trace)
+    file = tmp_path / "cost.yaml"
+    words = ["--policy", "continuous", "--batch-size", "8", "-o", str(file), "--json"]
+    assert main(["calibrate", *[str(run.path)] * 70, *words]) == 0
+    assert f"{run.header.run_id} and 54 more; trace" in read_cost(file)[1].origin
+
+
 def test_mistakes_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What cannot be calibrated or predicted is one line that says what would do."""
     told = model(SERVERS["continuous"])
@@ -202,6 +245,8 @@ def test_mistakes_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["predict", str(run.path), "--cost", str(file)], "says no policy"),
         (["predict", str(run.path), "--cost", f"b={file}"], "no target b"),
         (["predict", str(tmp_path), "--cost", str(file)], "not a run directory"),
+        (["calibrate", "--base-url", "http://h", "--name", "n" * 201, *out], "--name: at most 200"),
+        (["predict", str(run.path), "--cost", f"a={file}", "--cost", f"a={file}"], "given twice"),
     ):
         assert main(words) == 2
         assert said in capsys.readouterr().err
@@ -215,4 +260,4 @@ def test_mistakes_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(ConfigError, match="too few"):
         calibrate([(read_run(few.path), "a")], PolicyConfig(policy="static"), name="m", origin="o")
     with pytest.raises(ConfigError, match="--max-concurrency"):
-        Asked.of(simulated_run(tmp_path / "cap", told, LoadConfig(max_concurrency=3)))
+        Asked.of(simulated_run(tmp_path / "cap", told, LoadConfig(max_concurrency=3)), "a")

@@ -23,6 +23,7 @@ from loadgen.service.settings import ServeConfig, Settings, settings_of
 from loadgen.service.spec import Spec, read_spec
 from tests.unit.test_service_files import row
 
+SWEEP = {"rates": [1], "num_prompts": 50, "seconds_per_point": 1}
 NOWHERE: dict[str, Any] = {"targets": [{"base_url": "http://127.0.0.1:9"}]}
 
 
@@ -249,6 +250,21 @@ def test_traces_of_what_waits_or_runs_are_in_use(tmp_path: Path) -> None:
     finally:
         os.close(lock)
     assert queue.traces_in_use() == {"a" * 64, "b" * 64}
+
+
+@pytest.mark.parametrize("kind", [{}, {"kind": "sweep", "sweep": SWEEP}], ids=["run", "sweep"])
+def test_a_trace_has_no_more_requests_than_a_run_may(tmp_path: Path, kind: dict[str, Any]) -> None:
+    """`--max-requests` bounds the trace that is given, and not what would be drawn without one."""
+    flags = settings(tmp_path, max_requests=90)
+    queue = Queue(flags, {})
+    (tmp_path / ".traces").mkdir()
+    for trace, requests in (("a" * 64, 90), ("b" * 64, 91)):
+        (tmp_path / ".traces" / f"{trace}.jsonl").touch()
+        meta = tmp_path / ".traces" / f"{trace}.meta.json"
+        meta.write_text(json.dumps({"requests": requests}))
+    queue.add(read_spec({**NOWHERE, **kind, "trace": "a" * 64}, flags, {}))
+    with pytest.raises(Refusal, match="has 91 requests; at most 90 here"):
+        queue.add(read_spec({**NOWHERE, **kind, "trace": "b" * 64}, flags, {}))
 
 
 def test_what_a_killed_upload_left_is_removed(tmp_path: Path) -> None:

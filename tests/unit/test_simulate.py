@@ -22,6 +22,7 @@ from loadgen.sim.cost import read_cost
 from loadgen.sim.plots import write_plots
 from loadgen.sim.simulate import (
     SHOWN,
+    Tried,
     find_replicas,
     load_work,
     play_for_statistics,
@@ -39,6 +40,9 @@ prefill_token_us: 40
 decode_row_us: 120
 kv_token_us: 0.05
 """
+
+
+FIND = ["--find-replicas", "--goodput", "ttft:9"]
 
 
 @pytest.fixture
@@ -134,7 +138,9 @@ def test_the_fewest_replicas_are_found(tmp_path: Path, cost: Path) -> None:
         fleet={"router": "least_loaded", "find_replicas": True},
         output={"goodput": {"ttft": 500.0}, "records": False},
     )
-    found, tried = find_replicas(config, PolicyName.CONTINUOUS)
+    told: list[Tried] = []
+    found, tried = find_replicas(config, PolicyName.CONTINUOUS, told.append)
+    assert told == tried
     assert found is not None
     assert found > 1
     shares = {one.replicas: one.good_share for one in tried}
@@ -148,7 +154,7 @@ def test_the_fewest_replicas_are_found(tmp_path: Path, cost: Path) -> None:
 def test_no_number_of_replicas_helps_where_one_alone_is_too_slow(
     tmp_path: Path, cost: Path
 ) -> None:
-    """A limit below a lone request's own time ends with an answer, not a search without end."""
+    """A limit below a lone request's own time is answered at once, and nothing is tried."""
     config = config_of(
         tmp_path,
         generate={"num_prompts": 40},
@@ -156,7 +162,21 @@ def test_no_number_of_replicas_helps_where_one_alone_is_too_slow(
         fleet={"find_replicas": True},
         output={"goodput": {"ttft": 0.001}, "records": False},
     )
-    assert find_replicas(config, PolicyName.CONTINUOUS)[0] is None
+    told: list[Tried] = []
+    assert find_replicas(config, PolicyName.CONTINUOUS, told.append) == (None, [])
+    assert told == []
+
+
+def test_a_full_static_batch_may_be_quicker_than_a_wait_alone(tmp_path: Path, cost: Path) -> None:
+    """A limit below --max-wait is met by one replica whose batches fill at once."""
+    config = config_of(
+        tmp_path,
+        generate={"num_prompts": 16, "request_rate": "inf"},
+        policies={"cost": str(cost), "policy": "static", "max_wait": 60_000.0},
+        fleet={"find_replicas": True},
+        output={"goodput": {"e2el": 59_000.0}, "records": False},
+    )
+    assert find_replicas(config, PolicyName.STATIC, [].append)[0] == 1
 
 
 def test_every_plot_is_drawn(tmp_path: Path) -> None:
@@ -181,6 +201,46 @@ def test_every_plot_is_drawn(tmp_path: Path) -> None:
         assert page.count(f"<caption>{title}: some of the values") == 1
         assert "currentColor" not in svg
     assert page.count("<svg") == 2 * len(plots)
+
+
+def test_plots_ask_for_no_more_than_the_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Outputs that are drawn anew fit a server on which the trace just fits."""
+    trace = tmp_path / "trace.jsonl"
+    row = '{"timestamp": 0, "input_length": 90, "output_length": 10}\n'
+    trace.write_text(row * 40)
+    flags = ["--max-model-len", "100", "--result-dir", str(tmp_path / "runs")]
+    assert main(["simulate", str(trace), *flags, "--plots", str(tmp_path / "plots")]) == 0
+    assert capsys.readouterr().out.endswith(f"plots: {tmp_path / 'plots' / 'index.html'}\n")
+
+
+def test_a_folder_for_plots_that_cannot_be_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told before anything is simulated."""
+    (tmp_path / "file").touch()
+    words = ["simulate", "--result-dir", str(tmp_path / "runs"), "--plots", str(tmp_path / "file")]
+    assert main(words) == 2
+    assert capsys.readouterr().err == f"loadgen: --plots: {tmp_path / 'file'}: File exists\n"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_is_left_out_of_a_cost_file_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line names the keys that differ from what is simulated, and none those that do not; a
+    file's name says nothing of iterations."""
+    cost = tmp_path / "iterations-card.yaml"
+    cost.write_text(COST + "overhead_ms: 5\nserver: {policy: continuous, batch_size: 8}\n")
+    words = ["simulate", "--no-records", "--policy", "continuous", "--cost", str(cost)]
+    assert main([*words, "--batch-size", "4"]) == 0
+    shown = capsys.readouterr().out
+    assert "continuous: left out of --cost: server.batch_size, overhead_ms." in shown
+    assert "counts as a second" not in shown
+    cost.write_text(COST + "server: {policy: continuous, batch_size: 8}\n")
+    assert main([*words, "--batch-size", "8"]) == 0
+    assert "left out" not in capsys.readouterr().out
 
 
 def test_the_report_shows_the_slots(tmp_path: Path, cost: Path) -> None:
@@ -260,9 +320,13 @@ def test_a_broken_simulation_is_told_in_one_line(
         (["--policy", "static,static"], "--policy: names one twice"),
         (["--closed-loop"], "--closed-loop: goes together with --max-concurrency"),
         (["--find-replicas"], "--find-replicas: needs limits to meet: give --goodput"),
+        ([*FIND, "--label", "x"], "--label, --result-dir: --find-replicas finds a number"),
+        ([*FIND, "--plots", "x", "--replicas", "2"], "--plots, --replicas, --result-dir: "),
         (["--kv-blocks", "2", "--request-rate", "inf"], "row 0: "),
         (["--cost", "none.yaml"], "--cost: none.yaml: No such file"),
         (["--cost", "static=none.yaml"], "--cost: give one file to each of static, continuous"),
+        (["--dry-run", "--cost", "none.yaml"], "--cost: none.yaml: No such file"),
+        (["--policy", "static", "--cost", "static=a,static=b"], "--cost: give one file to each"),
         (["--preset", "lesson1", "--order", "spf"], "--preset: leave out --order"),
     ],
 )
@@ -282,13 +346,16 @@ def test_mistakes_are_told_in_one_line(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("fixed_us: [", "not YAML"),
+        ("fixed_us: [", "neither YAML nor JSON"),
+        ("[" * 3000, "neither YAML nor JSON"),
+        (COST.replace("a card", "2026-02-30"), "neither YAML nor JSON"),
+        (COST + "fixed_us: 1", "the key fixed_us stands twice"),
         ("- 1", "the file"),
         (COST + "more: 1", "more: extra inputs are not permitted"),
         (COST.replace("6000", "-1"), "fixed_us: "),
-        (COST.replace("6000", "0").replace("40", "0").replace("120", "0"), "all costs are 0"),
+        (COST.replace("6000", "0").replace("40", "0").replace("120", "0"), "are all 0"),
     ],
-    ids=["yaml", "list", "unknown", "negative", "nothing"],
+    ids=["yaml", "deep", "date", "twice", "list", "unknown", "negative", "nothing"],
 )
 def test_a_cost_file_is_read_strictly(text: str, said: str, tmp_path: Path) -> None:
     """What is wrong with a cost file is named."""

@@ -12,6 +12,7 @@ export function showRun(main, id) {
   let source = null;
   let isGone = false;
   let hasEnded = false;
+  let isOurs = false; // or another program's, which the service cannot stop
   let done = null; // points of a sweep
 
   const title = el("h1", { tabindex: "-1" }, id);
@@ -66,7 +67,7 @@ export function showRun(main, id) {
     hasEnded = !["queued", "running"].includes(word);
     if (hasEnded) pictures.hidden = !points.length;
     state.replaceChildren(badge(word), " ", hasEnded && verdict ? badge(verdict) : "");
-    stop.hidden = hasEnded;
+    stop.hidden = hasEnded || !isOurs;
   }
 
   async function load() {
@@ -79,11 +80,11 @@ export function showRun(main, id) {
     }
     if (isGone) return null;
     names = run.targets;
+    isOurs = run.is_ours;
     title.textContent = run.label || run.id;
     document.title = `${run.label || run.id} · loadgen`;
     tellState(run.state, run.verdict);
     tellKeep(run);
-    stop.hidden ||= !run.is_ours;
     const where = (run.config.targets ?? []).map((target) => `${target.name ?? "target"}: ${target.base_url}`);
     facts.replaceChildren(`${run.kind} · ${when(run.started_at ?? run.created_at)} · ${where.join(" · ")}`,
       el("small", {}, run.id));
