@@ -44,7 +44,8 @@ RATES: Final = ("output_throughput", "request_throughput", "goodput")
 SHARES: Final = ("good_share", "error_share")
 _PART: Final = re.compile(r"(.+)_(mean|median|p\d+(?:\.\d+)?)")
 _GATE: Final = re.compile(r"\s*([a-z0-9_.]+)\s*(<=|>=|<|>)\s*([+-]?)(\d+(?:\.\d+)?)\s*(%|ms|s)?\s*")
-_UNITS: Final = {"ms": 1e-3, "s": 1.0, "%": 0.01, "": 1.0}
+_PARTS: Final = {"ms": 1000, "s": 1, "%": 100, "": 1}
+"""A limit is divided by these, since 95 * 0.01 is more than 0.95."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def read_gate(text: str) -> Gate:
     if not is_relative and is_latency != (unit in ("ms", "s")):
         wanted = "ms or s, as in 500ms" if is_latency else "no unit, or % of a share"
         raise ConfigError(f"{text!r}: {metric} has {wanted}")
-    limit = float(f"{direction}{number}") * _UNITS[unit]
+    limit = float(f"{direction}{number}") / _PARTS[unit]
     return Gate(text.strip(), metric, sign[0] == "<", sign.endswith("="), limit, is_relative)
 
 

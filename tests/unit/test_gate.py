@@ -84,6 +84,12 @@ def test_goodput_is_that_of_the_objectives() -> None:
     assert found("good_share>89%", run, slo=Slo(ttft_s=0.15)).passed
 
 
+@pytest.mark.parametrize("percent", range(101))
+def test_a_share_of_exactly_the_limit_is_met(percent: int) -> None:
+    """So many of 100 requests are so many per cent, whatever floating point makes of them."""
+    assert read_gate(f"good_share>={percent}%").limit == percent / 100
+
+
 @pytest.mark.parametrize(
     ("text", "part"),
     [
