@@ -13,6 +13,7 @@ and no files.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ LATENCIES: Final = {
     "e2e_from_due": "e2e_from_due_s",
     "schedule_lag": "schedule_lag_s",
 }
+OF_SLO: Final = ("goodput", "good_share")
 RATES: Final = ("output_throughput", "request_throughput", "goodput")
 SHARES: Final = ("good_share", "error_share")
 _PART: Final = re.compile(r"(.+)_(mean|median|p\d+(?:\.\d+)?)")
@@ -102,6 +104,9 @@ def judge_gates(
 
 
 def _judge(gate: Gate, run: Columns, baseline: Columns | None, slo: Slo | None) -> Finding:
+    if gate.metric in OF_SLO and slo is None:
+        text = f"{gate.text}: FAILED: no {gate.metric}: give the run --goodput"
+        return Finding(gate, False, None, text)
     measure = _measure_of(gate.metric)
     value = measure.value(run, slo)
     if value is None:
@@ -113,10 +118,11 @@ def _judge(gate: Gate, run: Columns, baseline: Columns | None, slo: Slo | None) 
     if baseline is None:
         raise ConfigError(f"{gate.text!r}: a change needs --baseline RUN")
     before = measure.value(baseline, slo)
-    if not before:
+    if before is None:
         return Finding(gate, False, None, f"{gate.text}: the baseline has no {gate.metric}")
-    change = value / before - 1
-    shown = f"{change:+.1%} ({_show(gate.metric, before)} before, {_show(gate.metric, value)} now)"
+    change = _change(before, value)
+    more = "up from 0" if math.isinf(change) else f"{change:+.1%}"
+    shown = f"{more} ({_show(gate.metric, before)} before, {_show(gate.metric, value)} now)"
     if _holds(gate, change):
         return Finding(gate, True, change, f"{gate.text}: is {shown}")
     chance = _chance_that_it_holds(gate, measure, run, baseline, slo)
@@ -255,9 +261,16 @@ def _chance_that_it_holds(
             measure.of([pieces[at] for at in rng.integers(0, len(pieces), len(pieces))])
             for pieces in sides
         )
-        if before and now is not None:
-            held += _holds(gate, now / before - 1)
+        if before is not None and now is not None:
+            held += _holds(gate, _change(before, now))
     return held / _RESAMPLES
+
+
+def _change(before: float, now: float) -> float:
+    """now / before - 1; of 0 before it is 0, or infinite."""
+    if before == 0:
+        return math.inf if now > 0 else 0.0
+    return now / before - 1
 
 
 def _show(metric: str, value: float) -> str:
