@@ -169,5 +169,9 @@ def in_order(points: Sequence[Point]) -> list[Point]:
 
 
 def knee_in(points: Sequence[Point]) -> Knee | None:
-    """Of points in order: output tokens/s over mean E2E is greatest there."""
-    return knee_of([p.output_tokens_per_s for p in points], [p.e2e_mean_s for p in points])
+    """Output tokens/s over mean E2E is greatest there."""
+    return knee_of(
+        [point.load for point in points],
+        [point.output_tokens_per_s for point in points],
+        [point.e2e_mean_s for point in points],
+    )
