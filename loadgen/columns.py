@@ -154,6 +154,12 @@ class Columns:
         return was_sent
 
     @property
+    def tells_output_tokens(self) -> bool:
+        """Whether a success tells its count; without successes, what failures gave is all."""
+        told = self.output_tokens_served[self.is_ok] >= 0
+        return not len(told) or bool(told.any())
+
+    @property
     def useful_tokens(self) -> Ints:
         wanted = self.output_tokens_wanted
         limit = np.where(wanted >= 0, wanted, self.output_tokens_asked)

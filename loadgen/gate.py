@@ -201,6 +201,8 @@ class Rate(Measure):
     metric: str
 
     def pieces(self, c: Columns, slo: Slo | None) -> list[Floats]:
+        if self.metric == "output_throughput" and not c.tells_output_tokens:
+            return []
         counted = {
             "output_throughput": np.maximum(c.output_tokens_served, 0),
             "request_throughput": c.is_ok,

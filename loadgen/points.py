@@ -65,7 +65,7 @@ class Point:
     requests: int
     """Due."""
     completed: int
-    duration_s: float
+    duration_s: float | None
     requests_per_s: float | None
     output_tokens_per_s: float | None
     ttft_p50_s: float | None

@@ -231,8 +231,14 @@ def _content(summary: Summary) -> Iterator[Finding]:
             "output tokens are counted by chunks, and a chunk may hold several; give --tokenizer"
         )
         yield Grade.SUSPECT, "tokens_by_chunks", text
-    elif summary.ok_output_tokens_asked:
-        served, asked = summary.ok_output_tokens, summary.ok_output_tokens_asked
+    elif summary.completed and summary.ok_output_tokens is None:
+        text = (
+            "nobody told how many tokens the answers have: output tokens are unknown; give "
+            "--tokenizer"
+        )
+        yield Grade.SUSPECT, "tokens_untold", text
+    elif (served := summary.ok_output_tokens) is not None and summary.ok_output_tokens_asked:
+        asked = summary.ok_output_tokens_asked
         text = f"{served} output tokens where {asked} were asked"
         yield from _weigh("length_shortfall", 1 - served / asked, text)
     if summary.ok_prompt_tokens:

@@ -182,6 +182,13 @@ def test_what_the_run_does_not_have_fails() -> None:
     assert not found("ttft_p99<+5%", drawn(1), dead).passed
 
 
+def test_tokens_that_nobody_told_are_no_throughput() -> None:
+    """A gate on them fails, and does not hold because it is 0."""
+    untold = Columns.of(made_record(n, due=n, end=n + 1.0) for n in range(5))
+    finding = found("output_throughput<5", untold)
+    assert (finding.passed, finding.value) == (False, None)
+
+
 def test_the_same_records_give_the_same_findings() -> None:
     """The bootstrap is seeded."""
     first, second = (found("e2e_p99<+1%", drawn(1), drawn(2)) for _ in range(2))

@@ -179,10 +179,40 @@ def test_what_cannot_be_computed_is_none(records: list[stats.RequestRecord]) -> 
     """An empty denominator gives None, never 0 and never an error."""
     summary = summarise(records)
     assert summary.completed == 0
-    assert summary.duration_s == 0.0
     for name in ("requests_per_s", "output_tokens_per_s", "request_rate_asked", "request_rate_sent",
-                 "steady", "ttft_s", "tpot_s", "itl_s", "icl_s", "e2e_s"):  # fmt: skip
+                 "prompt_tokens", "steady", "ttft_s", "tpot_s", "itl_s", "icl_s",
+                 "e2e_s"):  # fmt: skip
         assert getattr(summary, name) is None, name
+
+
+def test_what_was_never_sent_has_no_duration() -> None:
+    """A target that got no turn took no time that could be told; one failure took none."""
+    assert summarise([]).duration_s is None
+    assert summarise([made_record(0, outcome=Outcome.DROPPED)]).duration_s is None
+    assert summarise([made_record(0, outcome=Outcome.CONNECT)]).duration_s == 0.0
+
+
+def test_tokens_that_nobody_told_are_none() -> None:
+    """Whole answers without usage have no token counts, and no rate of 0 tokens/s."""
+    summary = summarise([made_record(n, due=float(n), end=n + 1.0) for n in range(5)])
+    assert summary.completed == 5
+    for name in ("output_tokens", "ok_output_tokens", "output_tokens_per_s", "useful_output_tokens",
+                 "useful_output_tokens_per_s", "prompt_tokens", "ok_prompt_tokens"):  # fmt: skip
+        assert getattr(summary, name) is None, name
+    failed = summarise([made_record(0, end=1.0, outcome=Outcome.HTTP_5XX)])
+    assert (failed.output_tokens, failed.output_tokens_per_s) == (0, 0.0)
+
+
+def test_what_successes_asked_is_of_those_that_tell_what_they_were_served() -> None:
+    """A sum of what was served is held against the same answers' lengths and no others."""
+    records = [
+        made_record(0, chunks=(1.0, 2.0), prompt=500, asked=2, prompt_tokens_served=501),
+        made_record(1, chunks=(1.0, 2.0), prompt=700, asked=2, prompt_tokens_served=None),
+        made_record(2, end=2.0, prompt=900, asked=8, prompt_tokens_served=900),
+    ]
+    summary = summarise(records)
+    assert (summary.ok_prompt_tokens, summary.ok_prompt_tokens_asked) == (1401, 1400)
+    assert (summary.ok_output_tokens, summary.ok_output_tokens_asked) == (4, 4)
 
 
 @given(

@@ -391,6 +391,22 @@ def test_load_near_the_self_checks_ceiling(share: float, expected: Grade | None)
     assert "ceiling_share" not in judged_by(state)
 
 
+def test_counts_that_nobody_told() -> None:
+    """Answers of unknown length are SUSPECT, and not short of what was asked."""
+    untold = [made_record(n, due=float(n), end=n + 1.0) for n in range(N)]
+    assert rules(judged(untold)) == {"tokens_untold": Grade.SUSPECT}
+    assert "tokens_untold" not in rules(judged(failing(N, N)))
+
+
+def test_prompt_counts_of_half_of_the_answers() -> None:
+    """Where some answers tell no prompt count, the others alone are held against what was asked."""
+    records = [
+        record if record.seq % 2 else replace(record, prompt_tokens_served=None)
+        for record in sound()
+    ]
+    assert rules(judged(records)) == {}
+
+
 def test_an_idle_worker_is_not_out_of_breath() -> None:
     """A worker without a request, whose turns end at once, is not weighed; its turns are summed."""
     turns = [health(), *(health(worker=3, block=n, cpu_s=9e-5, wall_s=1e-4) for n in range(2))]
