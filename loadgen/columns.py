@@ -195,6 +195,19 @@ class Columns:
         np.divide(spans_s, later, out=tpot_s, where=later > 0)
         return tpot_s
 
+    def tokens_by_chunk(self) -> Floats:
+        """Tokens of each chunk, as `chunk_s`: of a request whose total is known they sum to it.
+
+        Where the total alone is told, its chunks are taken as equal.
+        """
+        counts = np.diff(self.first_chunk)
+        sums = np.diff(np.concatenate(([0], np.cumsum(self.chunk_tokens)))[self.first_chunk])
+        weight: Floats = np.ones(len(self))
+        is_known = (self.output_tokens_served >= 0) & (sums > 0)
+        np.divide(self.output_tokens_served, sums, out=weight, where=is_known)
+        tokens: Floats = self.chunk_tokens * np.repeat(weight, counts)
+        return tokens
+
     def icl_s(self) -> Floats:
         """Gaps between the chunks of each success, pooled."""
         return self._gaps()[0]

@@ -237,18 +237,21 @@ def _steady(c: Columns, turns: Sequence[Flags]) -> Steady | None:
     """Tokens whose chunk came between a turn's first and last due time, if there is such a span."""
     if not len(c.chunk_s):  # answers that do not stream have no chunk times
         return None
-    duration_s, tokens = 0.0, 0
+    duration_s, tokens = 0.0, 0.0
+    chunk_tokens = c.tokens_by_chunk()
     for rows in turns:
         first_s, last_s = float(c.due_s[rows].min()), float(c.due_s[rows].max())
         is_in = (c.chunk_s >= first_s) & (c.chunk_s <= last_s)
         if len(turns) > 1:
             is_in &= np.repeat(rows, np.diff(c.first_chunk))
         duration_s += last_s - first_s
-        tokens += int(c.chunk_tokens[is_in].sum())
+        tokens += float(chunk_tokens[is_in].sum())
     if duration_s < _SHORTEST_S:
         return None
     return Steady(
-        duration_s=duration_s, output_tokens=tokens, output_tokens_per_s=tokens / duration_s
+        duration_s=duration_s,
+        output_tokens=round(tokens),
+        output_tokens_per_s=tokens / duration_s,
     )
 
 
