@@ -97,13 +97,23 @@ def read_gate(text: str) -> Gate:
 
 
 def judge_gates(
-    gates: Sequence[Gate], run: Columns, baseline: Columns | None, slo: Slo | None
+    gates: Sequence[Gate],
+    run: Columns,
+    baseline: Columns | None,
+    slo: Slo | None,
+    *,
+    counted: bool = False,
 ) -> list[Finding]:
-    """Each gate against the run's records, and the baseline's; raises ConfigError without one."""
-    return [_judge(gate, run, baseline, slo) for gate in gates]
+    """Each gate against the run's records, and the baseline's; raises ConfigError without one.
+
+    `counted`: a second of the records is an iteration, and is told as one.
+    """
+    return [_judge(gate, run, baseline, slo, counted) for gate in gates]
 
 
-def _judge(gate: Gate, run: Columns, baseline: Columns | None, slo: Slo | None) -> Finding:
+def _judge(
+    gate: Gate, run: Columns, baseline: Columns | None, slo: Slo | None, counted: bool
+) -> Finding:
     if gate.metric in OF_SLO and slo is None:
         text = f"{gate.text}: FAILED: no {gate.metric}: give the run --goodput"
         return Finding(gate, False, None, text)
@@ -114,7 +124,9 @@ def _judge(gate: Gate, run: Columns, baseline: Columns | None, slo: Slo | None) 
     if not gate.is_relative:
         passed = _holds(gate, value)
         said = "is" if passed else "FAILED: it is"
-        return Finding(gate, passed, value, f"{gate.text}: {said} {_show(gate.metric, value)}")
+        return Finding(
+            gate, passed, value, f"{gate.text}: {said} {_show(gate.metric, value, counted)}"
+        )
     if baseline is None:
         raise ConfigError(f"{gate.text!r}: a change needs --baseline RUN")
     before = measure.value(baseline, slo)
@@ -122,7 +134,8 @@ def _judge(gate: Gate, run: Columns, baseline: Columns | None, slo: Slo | None) 
         return Finding(gate, False, None, f"{gate.text}: the baseline has no {gate.metric}")
     change = _change(before, value)
     more = "up from 0" if math.isinf(change) else f"{change:+.1%}"
-    shown = f"{more} ({_show(gate.metric, before)} before, {_show(gate.metric, value)} now)"
+    was, now = (_show(gate.metric, figure, counted) for figure in (before, value))
+    shown = f"{more} ({was} before, {now} now)"
     if _holds(gate, change):
         return Finding(gate, True, change, f"{gate.text}: is {shown}")
     chance = _chance_that_it_holds(gate, measure, run, baseline, slo)
@@ -275,9 +288,9 @@ def _change(before: float, now: float) -> float:
     return now / before - 1
 
 
-def _show(metric: str, value: float) -> str:
+def _show(metric: str, value: float, counted: bool) -> str:
     if metric in SHARES:
         return f"{value:.2%}"
     if metric in RATES:
-        return f"{value:,.2f}/s"
-    return f"{value * 1000:,.1f} ms"
+        return f"{value:,.2f}/{'iteration' if counted else 's'}"
+    return f"{value:,.1f} iterations" if counted else f"{value * 1000:,.1f} ms"

@@ -22,6 +22,7 @@ from loadgen.report.gates import SAYS_NOTHING, as_junit, as_markdown
 from loadgen.report.markdown import result_as_markdown
 from loadgen.report.plots import draw_run
 from loadgen.report.schema import NAMES, schema_of
+from loadgen.report.simulated import counts_iterations, differences_of, simulated_of
 from loadgen.report.table import write_parquet
 from loadgen.report.text import print_result
 from loadgen.report.vllm import as_vllm_result
@@ -110,8 +111,9 @@ def check_gates(arguments: argparse.Namespace) -> int:
     gates = [read_gate(text) for text in arguments.expression]
     result = rebuild(arguments.run_directory)
     target = result.run.one_target(arguments.target)
-    grade = result.verdict.grade
-    notes = [
+    header, grade = result.run.header, result.verdict.grade
+    notes = simulated_of(header)
+    notes += [
         f"the run is {grade}: {reason.grade} {reason.target}: {reason.text}"
         for reason in result.verdict.reasons
     ]
@@ -120,16 +122,19 @@ def check_gates(arguments: argparse.Namespace) -> int:
         before = _baseline(arguments.baseline)
         own = target if target in before.columns else before.run.one_target(None)
         baseline = before.columns[own]
+        notes += differences_of(before.run.header, header)
         first, second = (one.run.header.trace_sha256[:12] for one in (before, result))
         if first != second:
             notes.append(
                 f"the baseline's trace is another ({first}, not {second}): a change may be the "
                 "trace's"
             )
-    findings = judge_gates(gates, result.columns[target], baseline, result.slo)
+    findings = judge_gates(
+        gates, result.columns[target], baseline, result.slo, counted=counts_iterations(header)
+    )
     for text in (*(finding.text for finding in findings), *notes):
         print(text)
-    _write_findings(arguments, result.run.header.run_id, findings, grade, notes)
+    _write_findings(arguments, header.run_id, findings, grade, notes)
     if grade is Grade.INVALID:
         print(SAYS_NOTHING)
         return INVALID

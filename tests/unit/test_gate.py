@@ -303,6 +303,24 @@ def test_a_baseline_of_another_trace_is_told(
     assert "another" not in capsys.readouterr().out
 
 
+def test_a_simulation_is_checked_in_iterations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A second of it is an iteration, and no message tells ms of it; beside a measurement it is
+    told."""
+    config = made_header().config | {"costs": {"a": "iterations"}}
+    header = made_header("a", requests=150, kind="simulate", config=config)
+    path = str(made_run(tmp_path / "simulated", header, whole(150, 20.0)))
+    assert main(["check", path, "e2e_p50<3s", "output_throughput>1"]) == 3
+    shown = capsys.readouterr().out
+    assert "e2e_p50<3s: FAILED: it is 4.0 iterations" in shown
+    assert "/iteration" in shown
+    assert "simulated, not measured" in shown
+    before = str(run_of(tmp_path / "measured"))
+    assert main(["check", path, "e2e_p50<+5%", "--baseline", before]) == 3
+    assert "one is simulated and the other measured" in capsys.readouterr().out
+
+
 def test_files_for_ci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """JUnit XML where it was asked for, and Markdown appended to what the CI names."""
     run, page = str(run_of(tmp_path / "run")), tmp_path / "page.md"
