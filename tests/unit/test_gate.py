@@ -111,14 +111,14 @@ def test_without_objectives_nothing_is_good(text: str) -> None:
 )
 def test_a_change_from_zero(text: str, before: int, now: int, passes: bool) -> None:
     """No errors before and now is no change; some where there were none are more than any share."""
-    sides = [
+    run, baseline = (
         Columns.of(
             made_record(n, due=n, outcome=Outcome.OK if n % 200 >= bad else Outcome.HTTP_5XX)
             for n in range(200)
         )
         for bad in (now, before)
-    ]
-    finding = found(text, *sides)
+    )
+    finding = found(text, run, baseline)
     assert finding.passed is passes, finding.text
     assert "has no" not in finding.text
 
