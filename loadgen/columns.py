@@ -205,7 +205,7 @@ class Columns:
         weight: Floats = np.ones(len(self))
         is_known = (self.output_tokens_served >= 0) & (sums > 0)
         np.divide(self.output_tokens_served, sums, out=weight, where=is_known)
-        tokens: Floats = self.chunk_tokens * np.repeat(weight, counts)
+        tokens: Floats = np.repeat(weight, counts) * self.chunk_tokens
         return tokens
 
     def icl_s(self) -> Floats:
