@@ -154,6 +154,12 @@ class Columns:
         return was_sent
 
     @property
+    def tells_output_tokens(self) -> bool:
+        """Whether a success tells its count; without successes, what failures gave is all."""
+        told = self.output_tokens_served[self.is_ok] >= 0
+        return not len(told) or bool(told.any())
+
+    @property
     def useful_tokens(self) -> Ints:
         wanted = self.output_tokens_wanted
         limit = np.where(wanted >= 0, wanted, self.output_tokens_asked)
@@ -188,6 +194,19 @@ class Columns:
         tpot_s: Floats = np.full(len(self), np.nan)
         np.divide(spans_s, later, out=tpot_s, where=later > 0)
         return tpot_s
+
+    def tokens_by_chunk(self) -> Floats:
+        """Tokens of each chunk, as `chunk_s`: of a request whose total is known they sum to it.
+
+        Where the total alone is told, its chunks are taken as equal.
+        """
+        counts = np.diff(self.first_chunk)
+        sums = np.diff(np.concatenate(([0], np.cumsum(self.chunk_tokens)))[self.first_chunk])
+        weight: Floats = np.ones(len(self))
+        is_known = (self.output_tokens_served >= 0) & (sums > 0)
+        np.divide(self.output_tokens_served, sums, out=weight, where=is_known)
+        tokens: Floats = np.repeat(weight, counts) * self.chunk_tokens
+        return tokens
 
     def icl_s(self) -> Floats:
         """Gaps between the chunks of each success, pooled."""

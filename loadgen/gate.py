@@ -13,6 +13,7 @@ and no files.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,11 +41,13 @@ LATENCIES: Final = {
     "e2e_from_due": "e2e_from_due_s",
     "schedule_lag": "schedule_lag_s",
 }
+OF_SLO: Final = ("goodput", "good_share")
 RATES: Final = ("output_throughput", "request_throughput", "goodput")
 SHARES: Final = ("good_share", "error_share")
 _PART: Final = re.compile(r"(.+)_(mean|median|p\d+(?:\.\d+)?)")
 _GATE: Final = re.compile(r"\s*([a-z0-9_.]+)\s*(<=|>=|<|>)\s*([+-]?)(\d+(?:\.\d+)?)\s*(%|ms|s)?\s*")
-_UNITS: Final = {"ms": 1e-3, "s": 1.0, "%": 0.01, "": 1.0}
+_PARTS: Final = {"ms": 1000, "s": 1, "%": 100, "": 1}
+"""A limit is divided by these, since 95 * 0.01 is more than 0.95."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +92,31 @@ def read_gate(text: str) -> Gate:
     if not is_relative and is_latency != (unit in ("ms", "s")):
         wanted = "ms or s, as in 500ms" if is_latency else "no unit, or % of a share"
         raise ConfigError(f"{text!r}: {metric} has {wanted}")
-    limit = float(f"{direction}{number}") * _UNITS[unit]
+    limit = float(f"{direction}{number}") / _PARTS[unit]
     return Gate(text.strip(), metric, sign[0] == "<", sign.endswith("="), limit, is_relative)
 
 
 def judge_gates(
-    gates: Sequence[Gate], run: Columns, baseline: Columns | None, slo: Slo | None
+    gates: Sequence[Gate],
+    run: Columns,
+    baseline: Columns | None,
+    slo: Slo | None,
+    *,
+    counted: bool = False,
 ) -> list[Finding]:
-    """Each gate against the run's records, and the baseline's; raises ConfigError without one."""
-    return [_judge(gate, run, baseline, slo) for gate in gates]
+    """Each gate against the run's records, and the baseline's; raises ConfigError without one.
+
+    `counted`: a second of the records is an iteration, and is told as one.
+    """
+    return [_judge(gate, run, baseline, slo, counted) for gate in gates]
 
 
-def _judge(gate: Gate, run: Columns, baseline: Columns | None, slo: Slo | None) -> Finding:
+def _judge(
+    gate: Gate, run: Columns, baseline: Columns | None, slo: Slo | None, counted: bool
+) -> Finding:
+    if gate.metric in OF_SLO and slo is None:
+        text = f"{gate.text}: FAILED: no {gate.metric}: give the run --goodput"
+        return Finding(gate, False, None, text)
     measure = _measure_of(gate.metric)
     value = measure.value(run, slo)
     if value is None:
@@ -108,14 +124,18 @@ def _judge(gate: Gate, run: Columns, baseline: Columns | None, slo: Slo | None) 
     if not gate.is_relative:
         passed = _holds(gate, value)
         said = "is" if passed else "FAILED: it is"
-        return Finding(gate, passed, value, f"{gate.text}: {said} {_show(gate.metric, value)}")
+        return Finding(
+            gate, passed, value, f"{gate.text}: {said} {_show(gate.metric, value, counted)}"
+        )
     if baseline is None:
         raise ConfigError(f"{gate.text!r}: a change needs --baseline RUN")
     before = measure.value(baseline, slo)
-    if not before:
+    if before is None:
         return Finding(gate, False, None, f"{gate.text}: the baseline has no {gate.metric}")
-    change = value / before - 1
-    shown = f"{change:+.1%} ({_show(gate.metric, before)} before, {_show(gate.metric, value)} now)"
+    change = _change(before, value)
+    more = "up from 0" if math.isinf(change) else f"{change:+.1%}"
+    was, now = (_show(gate.metric, figure, counted) for figure in (before, value))
+    shown = f"{more} ({was} before, {now} now)"
     if _holds(gate, change):
         return Finding(gate, True, change, f"{gate.text}: is {shown}")
     chance = _chance_that_it_holds(gate, measure, run, baseline, slo)
@@ -194,6 +214,8 @@ class Rate(Measure):
     metric: str
 
     def pieces(self, c: Columns, slo: Slo | None) -> list[Floats]:
+        if self.metric == "output_throughput" and not c.tells_output_tokens:
+            return []
         counted = {
             "output_throughput": np.maximum(c.output_tokens_served, 0),
             "request_throughput": c.is_ok,
@@ -254,14 +276,21 @@ def _chance_that_it_holds(
             measure.of([pieces[at] for at in rng.integers(0, len(pieces), len(pieces))])
             for pieces in sides
         )
-        if before and now is not None:
-            held += _holds(gate, now / before - 1)
+        if before is not None and now is not None:
+            held += _holds(gate, _change(before, now))
     return held / _RESAMPLES
 
 
-def _show(metric: str, value: float) -> str:
+def _change(before: float, now: float) -> float:
+    """now / before - 1; of 0 before it is 0, or infinite."""
+    if before == 0:
+        return math.inf if now > 0 else 0.0
+    return now / before - 1
+
+
+def _show(metric: str, value: float, counted: bool) -> str:
     if metric in SHARES:
         return f"{value:.2%}"
     if metric in RATES:
-        return f"{value:,.2f}/s"
-    return f"{value * 1000:,.1f} ms"
+        return f"{value:,.2f}/{'iteration' if counted else 's'}"
+    return f"{value:,.1f} iterations" if counted else f"{value * 1000:,.1f} ms"

@@ -18,11 +18,15 @@ class Knee:
 
     index: int
     is_inside: bool
-    """There are points on either side; else the true knee may lie beyond the points."""
+    """There are lower and higher loads; else the true knee may lie beyond the points."""
 
 
-def knee_of(throughput: Sequence[float | None], latency_s: Sequence[float | None]) -> Knee | None:
-    """Of points in the order of their load; None where no point has both figures.
+def knee_of(
+    loads: Sequence[float],
+    throughput: Sequence[float | None],
+    latency_s: Sequence[float | None],
+) -> Knee | None:
+    """Of points, several of which may have one load; None where no point has both figures.
 
     Of equal powers the first counts.
     """
@@ -34,4 +38,4 @@ def knee_of(throughput: Sequence[float | None], latency_s: Sequence[float | None
     if best < 0:
         return None
     index = powers.index(best)
-    return Knee(index, 0 < index < len(powers) - 1)
+    return Knee(index, min(loads) < loads[index] < max(loads))

@@ -148,11 +148,16 @@ def _latency_effect(
     if not known.any():
         return None
     logs = np.log(values[1][known] / values[0][known])
-    return _bootstrapped(name, logs, units[known])
+    whole = int((np.bincount(units) >= FEWEST_PER_UNIT).sum())
+    return _bootstrapped(name, logs, units[known], whole)
 
 
-def _bootstrapped(name: str, logs: Floats, units: Ints) -> Effect:
-    """The geometric mean of exp(logs), and its studentised bootstrap interval over units."""
+def _bootstrapped(name: str, logs: Floats, units: Ints, whole: int) -> Effect:
+    """The geometric mean of exp(logs), and its studentised bootstrap interval over units.
+
+    `whole`: how many units are of FEWEST_PER_UNIT pairs, with the value or without; blocks may be
+    shorter.
+    """
     _, unit = np.unique(units, return_inverse=True)
     sizes = np.bincount(unit)
     sums = np.bincount(unit, weights=logs).astype(np.float64)
@@ -169,7 +174,7 @@ def _bootstrapped(name: str, logs: Floats, units: Ints) -> Effect:
         is_shown=False,
     )
     error = _error(sums[None, :], sizes[None, :])[0]
-    if count < FEWEST_UNITS or error == 0:
+    if min(count, whole) < FEWEST_UNITS or error == 0:
         return bare
     drawn = np.random.default_rng(_SEED).integers(0, count, (_RESAMPLES, count))
     drawn_sums, drawn_sizes = sums[drawn], sizes[drawn]

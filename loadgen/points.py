@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from loadgen.capacity import Look
 from loadgen.knee import Knee, knee_of
+from loadgen.record import Outcome
 from loadgen.stats import Distribution, Summary
 from loadgen.verdict import Grade, Verdict
 
@@ -23,6 +24,9 @@ CLIENT_RULES: Final = frozenset(
 TARGET_RULES: Final = frozenset({"error_share", "no_success", "unfinished"})
 """Rules that an overloaded target breaks by itself: its requests are not good, and it is a figure.
 What is left of the rules speaks of the work, which was then not the trace's."""
+_ERROR_LIMIT: Final = "--max-error-share"
+"""The only hard stop that speaks of the target; the others stop a healthy one too."""
+_UNANSWERED: Final = frozenset({Outcome.CANCELLED, Outcome.DROPPED})
 
 
 class Axis(StrEnum):
@@ -61,7 +65,7 @@ class Point:
     requests: int
     """Due."""
     completed: int
-    duration_s: float
+    duration_s: float | None
     requests_per_s: float | None
     output_tokens_per_s: float | None
     ttft_p50_s: float | None
@@ -72,7 +76,7 @@ class Point:
     e2e_p50_s: float | None
     e2e_p99_s: float | None
     good: int | None
-    """Requests that met every SLO; None: there is none."""
+    """Requests that met every SLO; None: there is none, or a limit of the load cut the run."""
     evidence: Look | None = None
     """What a search for a capacity needs of it."""
 
@@ -107,6 +111,7 @@ def point_of(
     evidence: Look | None,
 ) -> Point:
     """The row of a run of so many due `requests`."""
+    limit = _cut_by(summary, requests, stopped)
 
     def at(found: Distribution | None, percentile: float) -> float | None:
         return None if found is None else found.at(percentile)
@@ -117,7 +122,7 @@ def point_of(
         run=run,
         verdict=verdict.grade,
         reasons=tuple(f"{reason.grade}: {reason.text}" for reason in verdict.reasons),
-        refused=_why_refused(verdict, stopped),
+        refused=limit or _why_refused(verdict, stopped),
         requests=requests,
         completed=summary.completed,
         duration_s=summary.duration_s,
@@ -130,8 +135,21 @@ def point_of(
         e2e_mean_s=None if summary.e2e_s is None else summary.e2e_s.mean,
         e2e_p50_s=at(summary.e2e_s, 50.0),
         e2e_p99_s=at(summary.e2e_s, 99.0),
-        good=None if summary.goodput is None else summary.goodput.good,
-        evidence=evidence,
+        good=None if summary.goodput is None or limit else summary.goodput.good,
+        evidence=None if limit else evidence,
+    )
+
+
+def _cut_by(summary: Summary, requests: int, stopped: str | None) -> str | None:
+    """The limit of the load that left requests unanswered, and what to do; begins with its flag."""
+    if stopped is None or not stopped.startswith("--") or stopped.startswith(_ERROR_LIMIT):
+        return None
+    is_whole = summary.requests >= requests and _UNANSWERED.isdisjoint(summary.outcomes)
+    if is_whole:
+        return None
+    return (
+        f"{stopped} before all requests had ended: raise it, or send fewer by --num-prompts and "
+        "--seconds-per-point"
     )
 
 
@@ -151,5 +169,9 @@ def in_order(points: Sequence[Point]) -> list[Point]:
 
 
 def knee_in(points: Sequence[Point]) -> Knee | None:
-    """Of points in order: output tokens/s over mean E2E is greatest there."""
-    return knee_of([p.output_tokens_per_s for p in points], [p.e2e_mean_s for p in points])
+    """Output tokens/s over mean E2E is greatest there."""
+    return knee_of(
+        [point.load for point in points],
+        [point.output_tokens_per_s for point in points],
+        [point.e2e_mean_s for point in points],
+    )

@@ -86,8 +86,10 @@ async def _probe(
             exploration.keep(point)
             _say(exploration.points, step, goal, progress)
             continue
+        progress.say(f"not counted: {point.refused}")
+        if point.refused.startswith("--"):  # a limit of the load would cut it again
+            return step, f"at {step.rate:g} requests/s, {point.refused}", False
         tries += 1
-        progress.say(f"INVALID, not counted: {point.refused}")
         if tries == _TRIES:
             return step, f"at {step.rate:g} requests/s, {_TRIES} times: {point.refused}", False
     return step, None, False

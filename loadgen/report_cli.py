@@ -13,16 +13,16 @@ import orjson
 from rich.console import Console
 
 from loadgen.archive import read_run
-from loadgen.columns import Columns
 from loadgen.errors import ConfigError
 from loadgen.gate import Finding, judge_gates, read_gate
 from loadgen.journal import write_whole
 from loadgen.report import Result, read_result, rebuild
 from loadgen.report.csv_rows import write_csv
-from loadgen.report.gates import as_junit, as_markdown
+from loadgen.report.gates import SAYS_NOTHING, as_junit, as_markdown
 from loadgen.report.markdown import result_as_markdown
 from loadgen.report.plots import draw_run
 from loadgen.report.schema import NAMES, schema_of
+from loadgen.report.simulated import counts_iterations, differences_of, simulated_of
 from loadgen.report.table import write_parquet
 from loadgen.report.text import print_result
 from loadgen.report.vllm import as_vllm_result
@@ -104,38 +104,69 @@ def _write_plots(arguments: argparse.Namespace) -> int:
 
 
 def check_gates(arguments: argparse.Namespace) -> int:
-    """Hold a run against gates; exit code 3 where one fails, 4 where the run is INVALID."""
+    """Hold a run against gates; exit code 3 where one fails, 4 where the run is INVALID.
+
+    Raises ConfigError where the baseline is INVALID, which no change can be measured from.
+    """
     gates = [read_gate(text) for text in arguments.expression]
     result = rebuild(arguments.run_directory)
     target = result.run.one_target(arguments.target)
+    header, grade = result.run.header, result.verdict.grade
+    notes = simulated_of(header)
+    notes += [
+        f"the run is {grade}: {reason.grade} {reason.target}: {reason.text}"
+        for reason in result.verdict.reasons
+    ]
     baseline = None
     if arguments.baseline is not None:
-        before = read_run(arguments.baseline)
-        names = [own.name for own in before.header.targets]
-        own = target if target in names else before.one_target(None)
-        baseline = Columns.of(before.of_target(own))
-    findings = judge_gates(gates, result.columns[target], baseline, result.slo)
-    for finding in findings:
-        print(finding.text)
-    _write_findings(arguments, result.run.header.run_id, findings)
-    if result.verdict.grade is Grade.INVALID:
-        print("the run is INVALID: its gates say nothing (loadgen report has the reasons)")
+        before = _baseline(arguments.baseline)
+        own = target if target in before.columns else before.run.one_target(None)
+        baseline = before.columns[own]
+        notes += differences_of(before.run.header, header)
+        first, second = (one.run.header.trace_sha256[:12] for one in (before, result))
+        if first != second:
+            notes.append(
+                f"the baseline's trace is another ({first}, not {second}): a change may be the "
+                "trace's"
+            )
+    findings = judge_gates(
+        gates, result.columns[target], baseline, result.slo, counted=counts_iterations(header)
+    )
+    for text in (*(finding.text for finding in findings), *notes):
+        print(text)
+    _write_findings(arguments, header.run_id, findings, grade, notes)
+    if grade is Grade.INVALID:
+        print(SAYS_NOTHING)
         return INVALID
     return 0 if all(finding.passed for finding in findings) else GATE_FAILED
 
 
+def _baseline(path: Path) -> Result:
+    result = read_result(read_run(path))
+    if result.verdict.grade is Grade.INVALID:
+        raise ConfigError(
+            f"--baseline: {path}: is INVALID ({result.verdict.reasons[0].text}): no change can be "
+            "measured from it; give a run that is not"
+        )
+    return result
+
+
 def _write_findings(
-    arguments: argparse.Namespace, run_id: str, findings: Sequence[Finding]
+    arguments: argparse.Namespace,
+    run_id: str,
+    findings: Sequence[Finding],
+    grade: Grade,
+    notes: Sequence[str],
 ) -> None:
     try:
         if arguments.junit is not None:
-            write_whole(arguments.junit, as_junit(run_id, findings))
+            write_whole(arguments.junit, as_junit(run_id, findings, grade, notes))
         if arguments.github_summary:
             path = os.environ.get("GITHUB_STEP_SUMMARY")
             if not path:
                 raise ConfigError("--github-summary: GITHUB_STEP_SUMMARY is not set")
             with open(path, "a", encoding="utf-8") as file:
-                file.write(as_markdown(run_id, findings))
+                file.write(as_markdown(run_id, findings, grade, notes))
     except OSError as error:
         raise ConfigError(f"{error.filename}: cannot be written: {error.strerror}") from None
 

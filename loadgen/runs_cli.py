@@ -28,6 +28,7 @@ from loadgen.errors import ConfigError, RunDirectoryError
 from loadgen.journal import HEADER, write_whole
 from loadgen.record import RunHeader
 from loadgen.report.facts import facts_of
+from loadgen.report.simulated import counts_iterations, simulated_of
 from loadgen.report_cli import print_json
 from loadgen.runs_compare import add_compare_runs
 from loadgen.search_files import course_of, header_of, result_of
@@ -165,21 +166,28 @@ def show_one(arguments: argparse.Namespace) -> int:
     console.print(table)
     for reason in run.summary.get("reasons", ()):
         console.print(escape(f"  {reason['grade']} {reason['target']}: {reason['text']}"))
+    for sentence in simulated_of(header):
+        console.print(escape(sentence))
+    counted = counts_iterations(header)
     for name, figures in run.summary.get("targets", {}).items():
-        console.print(escape(f"{name}: {_headline(figures)}"))
+        console.print(escape(f"{name}: {_headline(figures, counted)}"))
     return 0
 
 
-def _headline(figures: dict[str, Any]) -> str:
+def _headline(figures: dict[str, Any], counted: bool) -> str:
+    """In words; `counted`: times are iterations."""
     rate = figures.get("output_tokens_per_s")
     said = [
         f"{figures['completed']:,} of {figures['requests']:,} requests ok",
-        "no output" if rate is None else f"{rate:,.1f} output tokens/s",
+        "no output tokens told"
+        if rate is None
+        else f"{rate:,.1f} output tokens/{'iteration' if counted else 's'}",
     ]
     for name, key in (("TTFT", "ttft_s"), ("E2E", "e2e_s")):
         if (found := figures.get(key)) is not None:
-            p50, p99 = found["p50"] * 1000, found["p99"] * 1000
-            said.append(f"{name} p50 {p50:,.1f} ms, p99 {p99:,.1f} ms")
+            factor, unit = (1, "iterations") if counted else (1000, "ms")
+            p50, p99 = found["p50"] * factor, found["p99"] * factor
+            said.append(f"{name} p50 {p50:,.1f} {unit}, p99 {p99:,.1f} {unit}")
     return ", ".join(said)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -19,8 +20,14 @@ from rich.markup import escape
 from loadgen.archive import Run, read_run
 from loadgen.compare import figures
 from loadgen.errors import ConfigError
-from loadgen.record import SCHEMA_VERSION
-from loadgen.report import Result, read_result
+from loadgen.record import SCHEMA_VERSION, RunHeader
+from loadgen.report import read_result
+from loadgen.report.simulated import (
+    counts_iterations,
+    differences_of,
+    is_simulated,
+    simulated_of,
+)
 from loadgen.report.text import print_figures, print_paired, print_verdict
 from loadgen.report_cli import INVALID, print_json
 from loadgen.two_runs import Side, compare_two
@@ -46,9 +53,13 @@ def compare_runs(arguments: argparse.Namespace) -> int:
         for run, one in zip(runs, for_each, strict=False)
     ]
     results = [read_result(run) for run in runs]
-    names = targets if targets[0] != targets[1] else [run.header.run_id for run in runs]
-    if names[0] == names[1]:
+    if targets[0] == targets[1] and _are_one(runs):
         raise ConfigError(f"{arguments.run_b}: is the same run as {arguments.run_a}")
+    run_names = _names(runs)
+    names = targets if targets[0] != targets[1] else run_names
+    headers = [run.header for run in runs]
+    simulated = all(map(is_simulated, headers))
+    notes = _notes(run_names, headers)
     found = compare_two(
         *(
             Side(result.run, target, result.columns[target])
@@ -66,23 +77,47 @@ def compare_runs(arguments: argparse.Namespace) -> int:
                 "targets": {name: figures(summary) for name, summary in summaries.items()},
                 "ratios": {names[1]: found.ratio},
                 "paired": {name: asdict(found) for name, found in paired.items()},
-                "verdicts": {run.header.run_id: str(r.verdict.grade) for run, r in _each(results)},
-                "caveat": CAVEAT,
+                "verdicts": {
+                    name: str(result.verdict.grade)
+                    for name, result in zip(run_names, results, strict=True)
+                },
+                "caveat": None if simulated else CAVEAT,
+                "notes": notes,
             }
         )
     else:
         console = Console(width=None if sys.stdout.isatty() else _TABLE_COLUMNS, highlight=False)
-        print_figures(summaries, results[0].percentiles, console)
-        print_paired(summaries, paired, console)
-        console.print(CAVEAT)
-        for run, result in _each(results):
-            print_verdict(result.verdict, console, f" of {escape(run.header.run_id)}")
+        counted = all(map(counts_iterations, headers))
+        print_figures(summaries, results[0].percentiles, console, counted=counted)
+        for note in notes:
+            console.print(escape(note))
+        print_paired(summaries, paired, console, is_simulated=simulated)
+        if not simulated:
+            console.print(CAVEAT)
+        for name, result in zip(run_names, results, strict=True):
+            print_verdict(result.verdict, console, f" of {escape(name)}")
     grades = [result.verdict.grade for result in results]
     return INVALID if Grade.INVALID in grades else 0
 
 
-def _each(results: list[Result]) -> list[tuple[Run, Result]]:
-    return [(result.run, result) for result in results]
+def _names(runs: Sequence[Run]) -> list[str]:
+    """Run ids, or the paths of two runs of one id: --run-dir gives it, in whatever folder."""
+    ids = [run.header.run_id for run in runs]
+    return ids if ids[0] != ids[1] or _are_one(runs) else [str(run.path) for run in runs]
+
+
+def _are_one(runs: Sequence[Run]) -> bool:
+    return len({run.path.resolve() for run in runs}) == 1
+
+
+def _notes(names: Sequence[str], headers: Sequence[RunHeader]) -> list[str]:
+    """What is simulated, and what that does to the comparison."""
+    said = [
+        f"{name}: {sentence}"
+        for name, header in dict(zip(names, headers, strict=True)).items()
+        for sentence in simulated_of(header)
+    ]
+    return said + differences_of(*headers)
 
 
 def _check_same_trace(a: Run, b: Run) -> None:

@@ -90,32 +90,32 @@ class Summary:
     """Ended with outcome ok."""
     failed: int
     outcomes: dict[Outcome, int]
-    duration_s: float
-    """From the first start to the last end; of several turns, the sum."""
+    duration_s: float | None
+    """From the first start to the last end; of several turns, the sum. None: nothing was sent."""
     requests_per_s: float | None
     """Successes over the duration."""
     request_rate_asked: float | None
     """(n - 1) / (last due - first due)."""
     request_rate_sent: float | None
     """(n - 1) / (last start - first start)."""
-    prompt_tokens: int
-    """As the server counts them."""
+    prompt_tokens: int | None
+    """As the server counts them. This and all below that are served: None where nobody told any."""
     prompt_tokens_asked: int
-    output_tokens: int
+    output_tokens: int | None
     output_tokens_asked: int
-    ok_prompt_tokens: int
-    """This and the five below: of the successes alone."""
+    ok_prompt_tokens: int | None
+    """This and the five below: of the successes whose count is told, alone."""
     ok_prompt_tokens_asked: int
     prompt_tokens_off_mean: float | None
     """|served - asked| of each success whose count is told; and the largest."""
     prompt_tokens_off_max: int | None
-    ok_output_tokens: int
+    ok_output_tokens: int | None
     ok_output_tokens_asked: int
     output_tokens_per_s: float | None
-    useful_output_tokens: int
+    """All output tokens over the duration: vLLM's output_throughput."""
+    useful_output_tokens: int | None
     """Those that the trace wanted: without what padding added."""
     useful_output_tokens_per_s: float | None
-    """All output tokens over the duration: vLLM's output_throughput."""
     steady: Steady | None
     goodput: Goodput | None
     """None where no objective was given."""
@@ -142,13 +142,15 @@ def summarise(
     c = Columns.of(records)
     ok, sent = c.is_ok, c.was_sent
     turns = c.turns()
-    duration_s = float(sum(c.span_s(rows) for rows in turns))
-    output_tokens = _total(c.output_tokens_served)
-    useful_output_tokens = int(c.useful_tokens.sum())
+    duration_s = float(sum(c.span_s(rows) for rows in turns)) if sent.any() else None
+    is_told = bool(sent.any()) and c.tells_output_tokens
+    output_tokens = int(np.maximum(c.output_tokens_served, 0).sum()) if is_told else None
+    useful_output_tokens = None if output_tokens is None else int(c.useful_tokens.sum())
     wanted = sorted({*PERCENTILES, *percentiles})
 
-    is_told = ok & (c.prompt_tokens_served >= 0)
-    off = np.abs(c.prompt_tokens_served - c.prompt_tokens_asked)[is_told]
+    prompt_told = ok & (c.prompt_tokens_served >= 0)
+    output_told = ok & (c.output_tokens_served >= 0)
+    off = np.abs(c.prompt_tokens_served - c.prompt_tokens_asked)[prompt_told]
 
     def over(values: Floats, rows: Flags = ok) -> Distribution | None:
         chosen = values[rows]
@@ -165,15 +167,15 @@ def summarise(
         request_rate_asked=_rate([c.due_s[rows] for rows in turns]),
         request_rate_sent=_rate([c.start_s[rows & sent] for rows in turns]),
         prompt_tokens=_total(c.prompt_tokens_served),
-        prompt_tokens_asked=_total(c.prompt_tokens_asked),
+        prompt_tokens_asked=int(c.prompt_tokens_asked.sum()),
         output_tokens=output_tokens,
-        output_tokens_asked=_total(c.output_tokens_asked),
+        output_tokens_asked=int(c.output_tokens_asked.sum()),
         ok_prompt_tokens=_total(c.prompt_tokens_served[ok]),
-        ok_prompt_tokens_asked=_total(c.prompt_tokens_asked[ok]),
+        ok_prompt_tokens_asked=int(c.prompt_tokens_asked[prompt_told].sum()),
         prompt_tokens_off_mean=float(off.mean()) if len(off) else None,
         prompt_tokens_off_max=int(off.max()) if len(off) else None,
         ok_output_tokens=_total(c.output_tokens_served[ok]),
-        ok_output_tokens_asked=_total(c.output_tokens_asked[ok]),
+        ok_output_tokens_asked=int(c.output_tokens_asked[output_told].sum()),
         output_tokens_per_s=_ratio(output_tokens, duration_s),
         useful_output_tokens=useful_output_tokens,
         useful_output_tokens_per_s=_ratio(useful_output_tokens, duration_s),
@@ -235,22 +237,25 @@ def _steady(c: Columns, turns: Sequence[Flags]) -> Steady | None:
     """Tokens whose chunk came between a turn's first and last due time, if there is such a span."""
     if not len(c.chunk_s):  # answers that do not stream have no chunk times
         return None
-    duration_s, tokens = 0.0, 0
+    duration_s, tokens = 0.0, 0.0
+    chunk_tokens = c.tokens_by_chunk()
     for rows in turns:
         first_s, last_s = float(c.due_s[rows].min()), float(c.due_s[rows].max())
         is_in = (c.chunk_s >= first_s) & (c.chunk_s <= last_s)
         if len(turns) > 1:
             is_in &= np.repeat(rows, np.diff(c.first_chunk))
         duration_s += last_s - first_s
-        tokens += int(c.chunk_tokens[is_in].sum())
+        tokens += float(chunk_tokens[is_in].sum())
     if duration_s < _SHORTEST_S:
         return None
     return Steady(
-        duration_s=duration_s, output_tokens=tokens, output_tokens_per_s=tokens / duration_s
+        duration_s=duration_s,
+        output_tokens=round(tokens),
+        output_tokens_per_s=tokens / duration_s,
     )
 
 
-def _goodput(c: Columns, slo: Slo, duration_s: float) -> Goodput | None:
+def _goodput(c: Columns, slo: Slo, duration_s: float | None) -> Goodput | None:
     if not len(c):
         return None
     good = int(slo.are_met_by(c).sum())
@@ -273,9 +278,10 @@ def _buffered_share(c: Columns) -> float | None:
     return float((close[long] > counts[long] / 2).mean())
 
 
-def _total(tokens: Ints) -> int:
-    """The sum of what is known."""
-    return int(tokens[tokens > 0].sum())
+def _total(tokens: Ints) -> int | None:
+    """The sum of what is known; None where nothing is."""
+    known = tokens[tokens >= 0]
+    return int(known.sum()) if len(known) else None
 
 
 def _tally(codes: Ints, members: Sequence[Member]) -> dict[Member, int]:
@@ -290,5 +296,7 @@ def _rate(turns_s: Sequence[Floats]) -> float | None:
     return _ratio(gaps, sum(spans_s)) if gaps else None
 
 
-def _ratio(count: float, duration_s: float) -> float | None:
-    return count / duration_s if duration_s >= _SHORTEST_S else None
+def _ratio(count: float | None, duration_s: float | None) -> float | None:
+    if count is None or duration_s is None or duration_s < _SHORTEST_S:
+        return None
+    return count / duration_s

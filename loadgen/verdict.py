@@ -7,6 +7,7 @@ Pure, from the header, the summaries and the workers' own state. Thresholds stan
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -54,6 +55,8 @@ THRESHOLDS: Final = {
 _FEWEST_FOR_P99: Final = 100
 LAG_FLOOR_S: Final = 0.010
 """Lag below this is never a reason: it is noise on any server that is worth measuring."""
+_SHORTEST_WORK_S: Final = 1.0
+"""A worker whose turns lasted less in all is not weighed: one without a request ends at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,7 @@ def _punctuality(header: RunHeader, summary: Summary) -> Iterator[Finding]:
             f"median {name} {_ms(typical.at(50.0))}"
         )
         for grade, rule, said in _weigh(
-            "schedule_lag_share", lag.at(99.0) / typical.at(50.0), text
+            "schedule_lag_share", _part(lag.at(99.0), typical.at(50.0)), text
         ):
             # The p99 of fewer is their maximum: one late request must not condemn a run.
             yield Grade.SUSPECT if lag.n < _FEWEST_FOR_P99 else grade, rule, said
@@ -183,18 +186,41 @@ def _effort(
             f"the client's event loop was busy: lag p99 {_ms(loop_lag_s)}, "
             f"median {name} {_ms(typical.at(50.0))}"
         )
-        yield from _weigh("loop_lag_share", loop_lag_s / typical.at(50.0), text)
-    busiest = max(state.cpu_s / state.wall_s for state in health if state.wall_s > 0)
+        yield from _weigh("loop_lag_share", _part(loop_lag_s, typical.at(50.0)), text)
+    worked = [work for work in _work_of(health) if work.wall_s >= _SHORTEST_WORK_S]
+    busiest = max((work.cpu_s / work.wall_s for work in worked), default=0.0)
     text = f"a worker used {busiest:.0%} of a core: it may be the bottleneck; give more --workers"
     yield from _weigh("worker_cpu", busiest, text)
     ceiling = (header.self_check or {}).get("events_per_s_per_worker")
     if ceiling:
-        rate = max(state.chunks / state.wall_s for state in health if state.wall_s > 0)
+        rate = max((work.chunks / work.wall_s for work in worked), default=0.0)
         text = (
             f"{rate:,.0f} events/s a worker, of the {ceiling:,} that the self-check found "
             "possible; give more --workers"
         )
         yield from _weigh("ceiling_share", rate / ceiling, text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What one worker did in all its turns with a target."""
+
+    cpu_s: float
+    wall_s: float
+    chunks: int
+
+
+def _work_of(health: Sequence[WorkerHealth]) -> list[_Work]:
+    """The work of each worker."""
+    return [
+        _Work(
+            sum(state.cpu_s for state in turns),
+            sum(state.wall_s for state in turns),
+            sum(state.chunks for state in turns),
+        )
+        for worker in {state.worker for state in health}
+        if (turns := [state for state in health if state.worker == worker])
+    ]
 
 
 def _content(summary: Summary) -> Iterator[Finding]:
@@ -205,8 +231,14 @@ def _content(summary: Summary) -> Iterator[Finding]:
             "output tokens are counted by chunks, and a chunk may hold several; give --tokenizer"
         )
         yield Grade.SUSPECT, "tokens_by_chunks", text
-    elif summary.ok_output_tokens_asked:
-        served, asked = summary.ok_output_tokens, summary.ok_output_tokens_asked
+    elif summary.completed and summary.ok_output_tokens is None:
+        text = (
+            "nobody told how many tokens the answers have: output tokens are unknown; give "
+            "--tokenizer"
+        )
+        yield Grade.SUSPECT, "tokens_untold", text
+    elif (served := summary.ok_output_tokens) is not None and summary.ok_output_tokens_asked:
+        asked = summary.ok_output_tokens_asked
         text = f"{served} output tokens where {asked} were asked"
         yield from _weigh("length_shortfall", 1 - served / asked, text)
     if summary.ok_prompt_tokens:
@@ -241,6 +273,11 @@ def _typical(summary: Summary) -> tuple[Distribution | None, str]:
     if summary.ttft_s is not None:
         return summary.ttft_s, "TTFT"
     return summary.e2e_s, "E2E"
+
+
+def _part(lag_s: float, typical_s: float) -> float:
+    """Lag as a share of a latency; of none it is infinite."""
+    return lag_s / typical_s if typical_s > 0 else math.inf
 
 
 def _load(header: RunHeader) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def rows_of(
         )
         for title, key, form in COUNTS
         if key != USEFUL
-        or any(s.useful_output_tokens < s.output_tokens for s in summaries.values())
+        or any(s.useful_output_tokens != s.output_tokens for s in summaries.values())
     ]
     steady = [
         None if s.steady is None else s.steady.output_tokens_per_s for s in summaries.values()
@@ -134,13 +134,17 @@ def answer_of(
     for name in paired:
         ratio = ratio_of(headline[name], headline[names[0]])["output_tokens_per_s"]
         both = (summaries[name], summaries[names[0]])
-        if ratio is None or not all(summary.completed for summary in both):
+        untold = (
+            f"The output tokens/s of {name} and {names[0]} cannot be compared: no usage was told"
+        )
+        if not all(summary.completed for summary in both):
             sentences.append(f"{name} and {names[0]} cannot be compared: one of them gave nothing.")
+        elif any(summary.output_tokens is None for summary in both):
+            sentences.append(f"{untold}.")
         elif any(TokenSource.CHUNKS in summary.token_sources for summary in both):
-            sentences.append(
-                f"The output tokens/s of {name} and {names[0]} cannot be compared: no usage was "
-                "told, and a chunk may hold several tokens."
-            )
+            sentences.append(f"{untold}, and a chunk may hold several tokens.")
+        elif ratio is None:
+            sentences.append(f"{name} and {names[0]} cannot be compared: one of them gave nothing.")
         else:
             sentences.append(
                 f"On this trace {name} gives {ratio:.2f}x the output of {names[0]} in the same "

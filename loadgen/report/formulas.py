@@ -94,7 +94,8 @@ FORMULAS: Final = (
         "steady",
         "steady tokens/s",
         "tokens whose chunk came between the first and the last due time / that time: ramp and "
-        "drain left out",
+        "drain left out. Where the server tells the total alone, each chunk of an answer counts "
+        "as an equal part of it",
         ("steady tokens/s",),
     ),
     Formula(

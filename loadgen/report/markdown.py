@@ -41,14 +41,14 @@ def result_as_markdown(result: Result) -> str:
     """Headline, answer, verdict with reasons, table, and where the numbers are from."""
     header = result.run.header
     title = header.label or " vs ".join(result.summaries)
-    lines = [f"### loadgen: {_plain(title)}", ""]
+    lines = [f"### loadgen: {plain(title)}", ""]
     for said in simulated_of(header):
-        lines += [f"{said[0].upper()}{_plain(said[1:])}.", ""]
+        lines += [f"{said[0].upper()}{plain(said[1:])}.", ""]
     if answer := answer_of(result.summaries, result.paired, result.gain, is_simulated(header)):
-        lines += [_plain(answer), ""]
+        lines += [plain(answer), ""]
     lines.append(f"**Verdict: {result.verdict.grade}**")
     lines += [
-        f"- {reason.grade} {_plain(reason.target)}: {_plain(reason.text)}"
+        f"- {reason.grade} {plain(reason.target)}: {plain(reason.text)}"
         for reason in result.verdict.reasons
     ]
     columns, counted = columns_of(result.summaries), counts_iterations(header)
@@ -61,18 +61,18 @@ def result_as_markdown(result: Result) -> str:
     ]
     lines += [
         "",
-        _plain(successes_of(result.summaries)),
-        f"Run {_plain(header.run_id)}, trace SHA-256 {header.trace_sha256[:12]}, loadgen "
-        f"{_plain(header.versions.get('loadgen', '?'))}.",
+        plain(successes_of(result.summaries)),
+        f"Run {plain(header.run_id)}, trace SHA-256 {header.trace_sha256[:12]}, loadgen "
+        f"{plain(header.versions.get('loadgen', '?'))}.",
     ]
     return "\n".join(lines) + "\n"
 
 
 def _row(*cells: str) -> str:
-    return f"| {' | '.join(map(_plain, cells))} |"
+    return f"| {' | '.join(map(plain, cells))} |"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """The text as it is, on one line, wherever it stands."""
     one_line = " ".join(text.split())
     escaped = re.sub(r"([\\`*_\[\]<>|~#&])", r"\\\1", one_line)

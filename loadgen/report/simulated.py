@@ -45,6 +45,19 @@ def simulated_of(header: RunHeader) -> list[str]:
     return ["simulated, not measured: iterations take what a cost file says"]
 
 
+def differences_of(a: RunHeader, b: RunHeader) -> list[str]:
+    """What a reader must know of two runs that are not both measured, or not in one unit."""
+    said = []
+    if is_simulated(a) != is_simulated(b):
+        said.append(
+            "one is simulated and the other measured: what differs is the model's error as much as "
+            "the server's"
+        )
+    if counts_iterations(a) != counts_iterations(b):
+        said.append("one counts iterations and the other seconds: their ratios say nothing of time")
+    return said
+
+
 def in_iterations(title: str) -> str:
     """A figure's name, where its seconds are iterations."""
     title = title.replace(", ms", ", iterations").replace(", s", ", iterations")

@@ -187,7 +187,7 @@ def test_the_bootstrap_is_near_scipys(seed: int) -> None:
     rng = np.random.default_rng(seed)
     units = np.repeat(np.arange(20), 10)
     logs = rng.normal(0.1, 0.2, 20)[units] + rng.normal(0, 0.3, 200)
-    found = _bootstrapped("e2e_s", logs, units)
+    found = _bootstrapped("e2e_s", logs, units, whole=20)
     assert found.low is not None
     assert found.high is not None
     assert found.p is not None

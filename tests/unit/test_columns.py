@@ -69,6 +69,19 @@ def test_gaps_are_the_records_gaps(made: list[RequestRecord]) -> None:
     assert c.itl_s().tolist() == pytest.approx([gap for r in good for gap in r.itl_s()])
 
 
+@given(st.lists(records(), max_size=12))
+def test_the_tokens_of_chunks_sum_to_the_answers_total(made: list[RequestRecord]) -> None:
+    """Where the total is told the chunks share it; else each is what it tells, or one."""
+    c = Columns.of(made)
+    parts = np.split(c.tokens_by_chunk(), c.first_chunk[1:-1])
+    for record, part in zip(made, parts, strict=False):
+        told = record.chunk_tokens or (1,) * len(record.chunk_s)
+        if record.output_tokens_served is None:
+            assert part.tolist() == list(told)
+        elif sum(told):
+            assert part.sum() == pytest.approx(record.output_tokens_served)
+
+
 def test_columns_of_columns_are_themselves() -> None:
     """What is columns already is not made anew."""
     c = Columns.of([made_record(0, chunks=(1.0,))])

@@ -9,19 +9,24 @@ from typing import Any
 
 import orjson
 import pytest
+from made_records import made_header, made_record
 
+from loadgen.capacity import look_at
 from loadgen.cli import build_parser, main
+from loadgen.columns import Columns
 from loadgen.errors import ConfigError, RunDirectoryError
 from loadgen.exploration import Exploration, read_config
 from loadgen.explore_config import CapacityConfig, PointsConfig, SweepConfig, requests_for
 from loadgen.flags import validate
 from loadgen.knee import Knee
-from loadgen.points import Axis, Point
+from loadgen.points import Axis, Point, point_of
 from loadgen.progress import Progress
 from loadgen.report.curve_plots import draw_curves
-from loadgen.report.curves import Curve, write_curve
+from loadgen.report.curves import Curve, rows_of, write_curve
 from loadgen.search_files import goes_on
-from loadgen.verdict import Grade
+from loadgen.slo import Slo
+from loadgen.stats import summarise
+from loadgen.verdict import Grade, judge
 
 URL = "http://127.0.0.1:1"
 RUN: dict[str, Any] = {"targets": [{"base_url": URL}]}
@@ -321,6 +326,45 @@ def test_a_point_that_says_nothing_is_no_knee() -> None:
     assert found.knee is not None
     assert found.points[found.knee.index].load == 4.0
     assert found.has_refused
+
+
+@pytest.mark.parametrize("flag", ["--max-duration", "--max-output-tokens-total"])
+def test_a_point_that_a_limit_of_the_load_cut_says_nothing(flag: str) -> None:
+    """What a hard stop left unsent is not held against the target: the point is refused, with the
+    flag and what to do, and has neither good share nor evidence."""
+    stopped = f"{flag} 60: it is reached"
+    cut = point_that_was(stopped, answered=60)
+    assert cut.refused is not None
+    assert cut.refused.startswith(f"{stopped} before all requests had ended: raise it, or send")
+    assert "--num-prompts" in cut.refused
+    assert cut.good_share is None
+    assert cut.evidence is None
+    assert rows_of(curve(cut))[0][-2:] == (
+        "-",
+        f"{cut.verdict}, not counted",
+    )
+    whole = point_that_was(stopped, answered=100)
+    assert (whole.refused, whole.good_share) == (None, 1.0)
+
+
+def test_a_point_that_its_errors_stopped_is_evidence() -> None:
+    """A target that broke --max-error-share did not serve what was left."""
+    point = point_that_was("--max-error-share 0.1: 30 of 90 failed", answered=60)
+    assert (point.refused, point.good_share) == (None, 0.6)
+    assert point.evidence is not None
+
+
+def point_that_was(stopped: str, answered: int) -> Point:
+    """Of 100 requests at 1 a second, of which so many were answered, each of them well."""
+    slo = Slo(ttft_s=0.5)
+    records = [
+        made_record(n, due=float(n), chunks=tuple(n + 0.05 * (k + 1) for k in range(4)))
+        for n in range(answered)
+    ]
+    summary = summarise(records, slo=slo)
+    verdict = judge(made_header(requests=100), {"a": summary}, (50.0,), stopped=stopped)
+    evidence = look_at(Columns.of(records), slo, 100)
+    return point_of(1.0, 0, "a-run", 100, summary, verdict, stopped, evidence)
 
 
 def test_nothing_done_is_no_page(tmp_path: Path) -> None:

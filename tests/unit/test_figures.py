@@ -283,3 +283,16 @@ def test_a_latency_that_nobody_has_has_no_rows() -> None:
 def make_whole(seq: int) -> RequestRecord:
     """An answer that came in one piece."""
     return replace(made_record(seq), chunk_s=(), first_token_s=None, last_token_s=None)
+
+
+def test_what_nobody_told_is_a_dash_everywhere() -> None:
+    """Answers without counts, and a target without a turn, have no tokens, duration or ratio."""
+    untold = [made_record(n, end=n + 1.0) for n in range(3)]
+    records = {"a": untold, "b": FAST_RECORDS, "c": []}
+    found = cells({name: summarise(own) for name, own in records.items()})
+    assert found["output tokens"] == ("-", "6", "-", "-", "-")
+    assert found["output tokens/s"] == ("-", "3.0", "-", "-", "-")
+    assert found["duration, s"][2:] == ("-", "0.67x", "-")
+    said = answer(records)
+    assert "b and a cannot be compared: no usage was told." in said
+    assert "c and a cannot be compared: one of them gave nothing." in said

@@ -128,6 +128,18 @@ def test_the_interval_covers_the_truth() -> None:
     assert missed <= 200 * 4 * ALPHA
 
 
+@pytest.mark.parametrize(
+    ("requests", "blocks", "has_interval"),
+    [(6, 6, False), (42, 6, False), (48, 6, True), (47, 1, False), (48, 1, True)],
+)
+def test_an_interval_needs_6_units_of_8_requests(
+    requests: int, blocks: int, has_interval: bool
+) -> None:
+    """However the requests are spread over blocks: shorter blocks are no such units."""
+    sides = (target(seed, requests=requests, blocks=blocks) for seed in (1, 2))
+    assert effect(compared(*sides), "ttft_s").has_interval is has_interval
+
+
 def test_the_same_records_give_the_same_interval() -> None:
     """The bootstrap is seeded."""
     assert compared(target(1), target(2)) == compared(target(1), target(2))

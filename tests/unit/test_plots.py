@@ -233,3 +233,17 @@ def test_answers_that_came_whole_are_throughput_too() -> None:
     assert plot.title == "Output tokens per second over time"
     assert "at most 0" not in plot.caption
     assert any(float(row[-1]) > 0 for row in plot.rows)
+
+
+def test_throughput_over_time_shares_a_total_among_chunks() -> None:
+    """What is drawn comes to all tokens that were told; of untold answers nothing is drawn."""
+    told = [
+        made_record(n, due=float(n), chunks=(n + 0.2, n + 0.7), asked=20, served=20)
+        for n in range(10)
+    ]
+    untold = [made_record(n, due=float(n), end=n + 0.7) for n in range(10)]
+    plots = {plot.title: plot for plot in draw_all({"a": told, "b": untold})}
+    values = plots["Output tokens per second over time"].spec["data"]["values"]
+    assert {value["target"] for value in values} == {"a"}
+    bin_s = values[1]["t"] - values[0]["t"]
+    assert sum(value["y"] * bin_s for value in values) == pytest.approx(200)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from made_records import made_header, made_record, made_run
 
-from loadgen.archive import read_header
+from loadgen.archive import read_header, read_run
 from loadgen.cli import main
 from loadgen.journal import EventLog
 from loadgen.report import rebuild
@@ -179,6 +179,82 @@ def test_two_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert sorted(path.name for path in (tmp_path / "after").iterdir()) == [
         "header.json", "records-0.jsonl", "trace.jsonl",
     ]  # fmt: skip
+
+
+def test_two_runs_of_one_name_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Directories of one name in two folders go by their paths; one directory twice is refused."""
+    sides = [Path(two_runs(tmp_path / folder)[at]) for at, folder in enumerate("xy")]
+    for side in sides:
+        made_run(
+            side.parent / "out", replace(read_header(side), run_id="out"), read_run(side).records()
+        )
+    paths = [str(side.parent / "out") for side in sides]
+    assert main(["runs", "compare", *paths, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["baseline"] == paths[0]
+    assert list(found["targets"]) == list(found["verdicts"]) == paths
+    assert found["ratios"][paths[1]]["ttft_s"]["p50"] == pytest.approx(2.0)
+    assert main(["runs", "compare", *paths]) == 0
+    assert "y/out" in "".join(capsys.readouterr().out.split())
+    assert main(["runs", "compare", paths[0], f"{paths[0]}/../out"]) == 2
+    assert "is the same run as" in capsys.readouterr().err
+
+
+def simulated(folder: Path, name: str) -> str:
+    """A copy of `before` that says it counts iterations."""
+    before = folder / "before"
+    header = read_header(before)
+    header = replace(
+        header, kind="simulate", run_id=name, config=header.config | {"costs": {"a": "iterations"}}
+    )
+    return str(made_run(folder / name, header, read_run(before).records()))
+
+
+def test_simulations_are_compared_in_iterations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two of them are told as such, without noise or drift; no figure is in ms."""
+    two_runs(tmp_path)
+    paths = [simulated(tmp_path, name) for name in ("s1", "s2")]
+    assert main(["runs", "compare", *paths]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "TTFT p50, iterations 1.0 1.0" in shown
+    assert "s2: simulated, not measured" in shown
+    assert "there is no noise" in shown
+    assert ", ms" not in shown
+    assert "drifted" not in shown
+    assert main(["runs", "compare", *paths, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["caveat"] is None
+    assert found["notes"][0].startswith("s1: simulated, not measured")
+
+
+def test_a_simulation_beside_a_measurement_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What differs is the model's error too, and iterations are no seconds."""
+    before, _ = two_runs(tmp_path)
+    assert main(["runs", "compare", before, simulated(tmp_path, "s1")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "one is simulated and the other measured" in shown
+    assert "one counts iterations and the other seconds" in shown
+    assert "drifted" in shown
+
+
+def test_a_simulation_is_shown_in_iterations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its headline is neither in ms nor a second's, and says that nothing was measured."""
+    two_runs(tmp_path)
+    path = simulated(tmp_path, "s1")
+    rebuild(Path(path))
+    assert main(["runs", "show", path]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "simulated, not measured" in shown
+    assert "TTFT p50 1.0 iterations" in shown
+    assert "output tokens/iteration" in shown
 
 
 @pytest.mark.parametrize(

@@ -120,8 +120,10 @@ def test_itl_pools_gaps_and_icl_does_not_spread_them() -> None:
 def test_the_steady_window_is_first_to_last_due() -> None:
     """Tokens before the first and after the last due time are left out; at its ends, in."""
     records = [
-        made_record(0, due=1.0, chunks=(1.0, 2.0, 3.0, 3.5), chunk_tokens=(2, 3, 4, 100)),
-        made_record(1, due=3.0, chunks=(4.0,), chunk_tokens=(100,)),
+        made_record(
+            0, due=1.0, chunks=(1.0, 2.0, 3.0, 3.5), chunk_tokens=(2, 3, 4, 100), served=109
+        ),
+        made_record(1, due=3.0, chunks=(4.0,), chunk_tokens=(100,), served=100),
     ]
     steady = summarise(records).steady
     assert steady is not None
@@ -130,15 +132,29 @@ def test_the_steady_window_is_first_to_last_due() -> None:
     assert steady.output_tokens_per_s == 4.5
 
 
-def test_the_steady_window_counts_a_chunk_as_one_where_tokens_are_not_told() -> None:
-    """Without tokens by chunk, chunks are counted, of failed requests too."""
+def test_the_steady_window_takes_chunks_as_equal_where_the_total_alone_is_told() -> None:
+    """An answer's chunks share its tokens; of one whose count nobody told, each counts as one."""
     records = [
-        made_record(0, due=0.0, chunks=(1.0, 2.0), served=9),
-        made_record(1, due=4.0, chunks=(3.0,), outcome=Outcome.STREAM_ERROR),
+        made_record(0, due=0.0, chunks=(1.0, 2.0, 5.0), served=30),
+        made_record(
+            1, due=4.0, chunks=(3.0,), output_tokens_served=None, outcome=Outcome.STREAM_ERROR
+        ),
     ]
     steady = summarise(records).steady
     assert steady is not None
-    assert steady.output_tokens == 3
+    assert steady.output_tokens == 20 + 1
+    assert steady.output_tokens_per_s == pytest.approx(21 / 4)
+
+
+def test_steady_throughput_is_near_all_throughput_whatever_a_chunk_holds() -> None:
+    """Ten tokens a chunk are ten where usage tells the total alone."""
+    records = [
+        made_record(n, due=n / 10, chunks=tuple(n / 10 + k / 20 for k in range(1, 11)), served=100)
+        for n in range(200)
+    ]
+    summary = summarise(records)
+    assert summary.steady is not None
+    assert summary.steady.output_tokens_per_s == pytest.approx(summary.output_tokens_per_s, rel=0.1)
 
 
 def test_dropped_requests_are_failures_without_time() -> None:
@@ -179,10 +195,40 @@ def test_what_cannot_be_computed_is_none(records: list[stats.RequestRecord]) -> 
     """An empty denominator gives None, never 0 and never an error."""
     summary = summarise(records)
     assert summary.completed == 0
-    assert summary.duration_s == 0.0
     for name in ("requests_per_s", "output_tokens_per_s", "request_rate_asked", "request_rate_sent",
-                 "steady", "ttft_s", "tpot_s", "itl_s", "icl_s", "e2e_s"):  # fmt: skip
+                 "prompt_tokens", "steady", "ttft_s", "tpot_s", "itl_s", "icl_s",
+                 "e2e_s"):  # fmt: skip
         assert getattr(summary, name) is None, name
+
+
+def test_what_was_never_sent_has_no_duration() -> None:
+    """A target that got no turn took no time that could be told; one failure took none."""
+    assert summarise([]).duration_s is None
+    assert summarise([made_record(0, outcome=Outcome.DROPPED)]).duration_s is None
+    assert summarise([made_record(0, outcome=Outcome.CONNECT)]).duration_s == 0.0
+
+
+def test_tokens_that_nobody_told_are_none() -> None:
+    """Whole answers without usage have no token counts, and no rate of 0 tokens/s."""
+    summary = summarise([made_record(n, due=float(n), end=n + 1.0) for n in range(5)])
+    assert summary.completed == 5
+    for name in ("output_tokens", "ok_output_tokens", "output_tokens_per_s", "useful_output_tokens",
+                 "useful_output_tokens_per_s", "prompt_tokens", "ok_prompt_tokens"):  # fmt: skip
+        assert getattr(summary, name) is None, name
+    failed = summarise([made_record(0, end=1.0, outcome=Outcome.HTTP_5XX)])
+    assert (failed.output_tokens, failed.output_tokens_per_s) == (0, 0.0)
+
+
+def test_what_successes_asked_is_of_those_that_tell_what_they_were_served() -> None:
+    """A sum of what was served is held against the same answers' lengths and no others."""
+    records = [
+        made_record(0, chunks=(1.0, 2.0), prompt=500, asked=2, prompt_tokens_served=501),
+        made_record(1, chunks=(1.0, 2.0), prompt=700, asked=2, prompt_tokens_served=None),
+        made_record(2, end=2.0, prompt=900, asked=8, prompt_tokens_served=900),
+    ]
+    summary = summarise(records)
+    assert (summary.ok_prompt_tokens, summary.ok_prompt_tokens_asked) == (1401, 1400)
+    assert (summary.ok_output_tokens, summary.ok_output_tokens_asked) == (4, 4)
 
 
 @given(

@@ -391,6 +391,41 @@ def test_load_near_the_self_checks_ceiling(share: float, expected: Grade | None)
     assert "ceiling_share" not in judged_by(state)
 
 
+def test_counts_that_nobody_told() -> None:
+    """Answers of unknown length are SUSPECT, and not short of what was asked."""
+    untold = [made_record(n, due=float(n), end=n + 1.0) for n in range(N)]
+    assert rules(judged(untold)) == {"tokens_untold": Grade.SUSPECT}
+    assert "tokens_untold" not in rules(judged(failing(N, N)))
+
+
+def test_prompt_counts_of_half_of_the_answers() -> None:
+    """Where some answers tell no prompt count, the others alone are held against what was asked."""
+    records = [
+        record if record.seq % 2 else replace(record, prompt_tokens_served=None)
+        for record in sound()
+    ]
+    assert rules(judged(records)) == {}
+
+
+def test_an_idle_worker_is_not_out_of_breath() -> None:
+    """A worker without a request, whose turns end at once, is not weighed; its turns are summed."""
+    turns = [health(), *(health(worker=3, block=n, cpu_s=9e-5, wall_s=1e-4) for n in range(2))]
+    turns += [health(worker=1, block=n, cpu_s=0.9 * n, wall_s=0.9) for n in range(2)]
+    made = made_header(requests=N, self_check={"events_per_s_per_worker": 1200})
+    found = rules(judge(made, {"a": summarise(sound())}, (50.0,), health=turns))
+    assert found == {"ceiling_share": Grade.SUSPECT}  # 2,000 events in the 1.8 s of worker 1
+    assert rules(judge(made, {"a": summarise(sound())}, (50.0,), health=turns[1:3])) == {}
+
+
+def test_lag_beside_answers_that_took_no_time_is_invalid() -> None:
+    """A median TTFT of 0 is divided by without an error: any lag is more than all of it."""
+    records = [made_record(n, due=float(n), start=n + 0.5, chunks=(n + 0.5,) * 4) for n in range(N)]
+    summaries = {"a": summarise(records)}
+    busy = [health(loop_lag_p99_s=0.5)]
+    found = rules(judge(made_header(requests=N), summaries, (50.0,), health=busy))
+    assert found["schedule_lag_share"] is found["loop_lag_share"] is Grade.INVALID
+
+
 def bursts(share: float, n: int = 100) -> list[RequestRecord]:
     """Streams of 16 chunks, of which `share` came all at one moment."""
     records = []

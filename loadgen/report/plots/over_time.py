@@ -27,14 +27,14 @@ def throughput(series: Series, clock: Clock) -> Plot | None:
         return None
     values, told = [], []
     for name, c in series.items():
-        if not len(c):
+        if not len(c) or not c.tells_output_tokens:
             continue
         start_s = turn_starts_s(c)
         last = math.ceil(float((c.end_s - start_s).max()) / bin_s)
         chunks = np.diff(c.first_chunk)
         whole = (chunks == 0) & (c.output_tokens_served > 0)  # did not stream: all came at the end
         at_s = np.append(c.chunk_s - np.repeat(start_s, chunks), (c.end_s - start_s)[whole])
-        came = np.append(c.chunk_tokens, c.output_tokens_served[whole])
+        came = np.append(c.tokens_by_chunk(), c.output_tokens_served[whole])
         bins = (at_s / bin_s).astype(np.int64).clip(0, last)
         tokens = np.bincount(bins, weights=came, minlength=last + 1) / bin_s
         values += points(name, _bins_s(np.arange(last + 1), bin_s), tokens, last + 1)
