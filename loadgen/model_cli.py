@@ -189,7 +189,7 @@ def _print_prediction(name: str, prediction: Prediction) -> None:
     console.print(table)
     measured_tokens = prediction.measured.output_tokens
     predicted_tokens = prediction.predicted.output_tokens
-    if measured_tokens != predicted_tokens:
+    if measured_tokens is not None and measured_tokens != predicted_tokens:
         console.print(
             f"{escape(name)} gave {measured_tokens:,} tokens where {predicted_tokens:,} were asked "
             "for and simulated: its figures are of other work"
