@@ -113,10 +113,7 @@ def check_gates(arguments: argparse.Namespace) -> int:
     target = result.run.one_target(arguments.target)
     header, grade = result.run.header, result.verdict.grade
     notes = simulated_of(header)
-    notes += [
-        f"the run is {grade}: {reason.grade} {reason.target}: {reason.text}"
-        for reason in result.verdict.reasons
-    ]
+    notes += [f"{reason.grade} {reason.target}: {reason.text}" for reason in result.verdict.reasons]
     baseline = None
     if arguments.baseline is not None:
         before = _baseline(arguments.baseline)

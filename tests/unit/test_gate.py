@@ -273,7 +273,7 @@ def test_an_unfinished_run_passes_with_its_reasons(
     """A run that was killed may pass, and what its verdict says of it is printed."""
     run = str(made_run(tmp_path / "killed", made_header("a", requests=200), whole(101)))
     assert main(["check", run, "error_share<=1%"]) == 0
-    assert "the run is SUSPECT: SUSPECT a: 99 of 200 requests have no" in capsys.readouterr().out
+    assert "SUSPECT a: 99 of 200 requests have no" in capsys.readouterr().out
 
 
 def test_an_invalid_baseline_is_an_error(
