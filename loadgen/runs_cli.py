@@ -47,7 +47,8 @@ class Listed:
 
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints of it."""
-        targets = self.summary.get("targets", {})
+        is_timed = self.summary.get("time_unit", "seconds") == "seconds"
+        targets = self.summary.get("targets", {}) if is_timed else {}
         return {
             "run_id": self.header.run_id,
             "path": str(self.path),

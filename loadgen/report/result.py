@@ -21,7 +21,7 @@ from loadgen.journal import write_whole
 from loadgen.paired import Comparison, compare_paired
 from loadgen.record import SCHEMA_VERSION
 from loadgen.report.html import render_html
-from loadgen.report.simulated import Holds, read_holds
+from loadgen.report.simulated import Holds, read_holds, time_unit
 from loadgen.report.table import write_parquet
 from loadgen.slo import Slo
 from loadgen.stats import Summary
@@ -53,6 +53,7 @@ class Result:
             "run_id": self.run.header.run_id,
             "kind": self.run.header.kind,
             "label": self.run.header.label,
+            "time_unit": time_unit(self.run.header),
             "verdict": str(self.verdict.grade),
             "reasons": [asdict(reason) for reason in self.verdict.reasons],
             "torn_lines": self.run.torn_lines,

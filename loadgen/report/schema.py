@@ -38,6 +38,7 @@ def _summary() -> dict[str, Any]:
         run_id={"type": "string"},
         kind={"enum": ["run", "compare", "simulate"]},
         label={"type": ["string", "null"]},
+        time_unit={"enum": ["seconds", "iterations"]},
         verdict=_schema(Grade),
         reasons=_schema(tuple[Reason, ...]),
         torn_lines={"type": "integer", "minimum": 0},

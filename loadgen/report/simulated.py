@@ -33,6 +33,11 @@ def counts_iterations(header: RunHeader) -> bool:
     return is_simulated(header) and all(cost == ITERATIONS for cost in costs)
 
 
+def time_unit(header: RunHeader) -> str:
+    """What a second of its records is: `seconds`, or of some simulations `iterations`."""
+    return ITERATIONS if counts_iterations(header) else "seconds"
+
+
 def simulated_of(header: RunHeader) -> list[str]:
     """What a reader must know before any number."""
     if not is_simulated(header):

@@ -16,6 +16,7 @@ import orjson
 from loadgen.archive import Run, read_run
 from loadgen.compare import figures
 from loadgen.errors import LoadgenError
+from loadgen.report.simulated import differences_of, simulated_of, time_unit
 from loadgen.two_runs import Side, compare_two, is_same_work
 
 
@@ -40,7 +41,13 @@ def compare_runs(first: Path, second: Path) -> dict[str, Any]:
                 "paired": None if found.paired is None else asdict(found.paired),
             }
         )
-    return {"a": _said(a), "b": _said(b), "same_trace": is_same_work(a, b), "pairs": pairs}
+    return {
+        "a": _said(a),
+        "b": _said(b),
+        "same_trace": is_same_work(a, b),
+        "notes": differences_of(a.header, b.header) or simulated_of(b.header),
+        "pairs": pairs,
+    }
 
 
 def _names(run: Run) -> list[str]:
@@ -55,6 +62,7 @@ def _said(run: Run) -> dict[str, Any]:
         "kind": header.kind,
         "started_at": header.started_at,
         "trace_sha256": header.trace_sha256,
+        "time_unit": time_unit(header),
     }
 
 

@@ -195,7 +195,9 @@ def _row_of(path: Path, job: Mapping[str, Any], header: Mapping[str, Any]) -> Ro
     state, live = _state_of(path, job, header, summary)
     over = read_object(path / OVER)
     targets = _target_names(job, header)
-    figures = summary.get("targets", {})
+    # A simulation in iterations has neither tokens/s nor ms, whatever its keys are called.
+    is_timed = summary.get("time_unit", "seconds") == "seconds"
+    figures = summary.get("targets", {}) if is_timed else {}
     return Row(
         id=path.name,
         kind=str(header.get("kind") or job.get("kind") or "run"),

@@ -337,6 +337,8 @@ def _schema_of(name: str, kind: Kind) -> dict[str, Any]:
             whole["properties"] = {
                 key: value for key, value in whole["properties"].items() if key in fields_of(model)
             }
+        if section == "fleet":
+            whole["properties"]["replicas"]["maximum"] = _MOST_REPLICAS
         properties[section] = whole
     return {
         "type": "object",

@@ -310,6 +310,13 @@ def test_a_simulation_from_the_form(page: Page) -> None:
     figures = page.get_by_role("region", name="Figures")
     expect(figures.get_by_role("columnheader", name="continuous")).to_be_visible()
     expect(figures.get_by_role("row", name="Requests ok 64 64")).to_be_visible()
+    expect(figures.get_by_role("rowheader", name="TTFT p50, iterations")).to_be_visible()
+    expect(figures.get_by_role("rowheader", name="Output tokens/iteration")).to_be_visible()
+    one = page.url.rpartition("/")[2]
+    page.goto(f"/#/compare/{one}/{one}")
+    expect(page.get_by_text("Both simulated the same requests")).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("time counts iterations").first).to_be_visible()
+    expect(page.get_by_role("rowheader", name="E2E p99, iterations").first).to_be_visible()
 
 
 def test_a_sweep_from_the_form(page: Page, serving: Serving, quick: str) -> None:

@@ -82,6 +82,18 @@ def test_what_the_service_saw_holds(tmp_path: Path) -> None:
     assert (row.state, row.error) == (State.FAILED, "no memory")
 
 
+@pytest.mark.parametrize(("unit", "shown"), [("seconds", 5.0), ("iterations", None)])
+def test_iterations_are_no_rates(tmp_path: Path, unit: str, shown: float | None) -> None:
+    """A list tells neither tokens/s nor ms of a simulation that counts iterations."""
+    figures = {"output_tokens_per_s": 5.0, "ttft_s": {"p50": 26.0}}
+    summary = {"verdict": "VALID", "time_unit": unit, "targets": {"a": figures}}
+    header = {**HEADER, "targets": [{"name": "a"}]}
+    row = read_row(run_of(tmp_path, header=header, summary=summary))
+    assert row is not None
+    assert row.output_tokens_per_s == {"a": shown}
+    assert row.ttft_p50_ms == {"a": None if shown is None else 26_000.0}
+
+
 def test_torn_files_are_no_error(tmp_path: Path) -> None:
     """A file that is half written, or no JSON, is read as one that is not there."""
     path = run_of(tmp_path, job=JOB)

@@ -1,16 +1,16 @@
 // Two runs side by side: the figures of both, and b / a.
 
 import { ask } from "./api.js";
-import { el, number, ratio, say, when } from "./dom.js";
+import { el, inUnit, latency, number, ratio, say, when } from "./dom.js";
 
 const ROWS = [
-  ["Requests ok", ["completed"], 1, 0],
-  ["Requests failed", ["failed"], 1, 0],
-  ["Output tokens/s", ["output_tokens_per_s"], 1, 1],
-  ["Requests/s", ["requests_per_s"], 1, 2],
-  ["Goodput, requests/s", ["goodput", "requests_per_s"], 1, 2],
+  ["Requests ok", ["completed"], false, 0],
+  ["Requests failed", ["failed"], false, 0],
+  ["Output tokens/s", ["output_tokens_per_s"], false, 1],
+  ["Requests/s", ["requests_per_s"], false, 2],
+  ["Goodput, requests/s", ["goodput", "requests_per_s"], false, 2],
   ...[["TTFT", "ttft_s"], ["TPOT", "tpot_s"], ["ITL", "itl_s"], ["E2E", "e2e_s"]].flatMap(([title, key]) =>
-    [["mean", "mean"], ["p50", "p50"], ["p99", "p99"]].map(([word, part]) => [`${title} ${word}, ms`, [key, part], 1000, 1])),
+    [["mean", "mean"], ["p50", "p50"], ["p99", "p99"]].map(([word, part]) => [`${title} ${word}, ms`, [key, part], true, 1])),
 ];
 
 export function showComparison(main, a, b) {
@@ -24,15 +24,17 @@ export function showComparison(main, a, b) {
 
 function show(found) {
   const name = (run) => el("span", {}, el("a", { href: `#/run/${run.run_id}` }, run.label || run.run_id), ` (${run.kind}, ${when(run.started_at)})`);
-  const notes = found.same_trace
+  const isSimulated = found.a.kind === "simulate" && found.b.kind === "simulate";
+  const notes = found.same_trace && isSimulated ? "Both simulated the same requests, which are compared one by one." : found.same_trace
     ? "Both sent the same requests, which are compared one by one. The runs were not made at one time: what drifted between them is part of the difference, and no interval covers it."
     : "They replayed different traces: what differs may be the work, and not the target.";
   return [
     el("dl", { class: "pair" }, el("dt", {}, "a"), el("dd", {}, name(found.a)), el("dt", {}, "b"), el("dd", {}, name(found.b))),
     el("p", { class: found.same_trace ? null : "notice" }, notes),
+    ...found.notes.map((note) => el("p", { class: "notice" }, note)),
     ...found.pairs.map((pair) => el("section", {}, el("h2", {}, pair.a === pair.b ? pair.a : `${pair.a} and ${pair.b}`),
       ...paired(pair.paired),
-      el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Figures of ${pair.b}` }, table(pair)))),
+      el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Figures of ${pair.b}` }, table(pair, found.a.time_unit, found.b.time_unit)))),
   ];
 }
 
@@ -47,13 +49,18 @@ function paired(found) {
     effect.is_shown ? ": a difference is shown" : ": no difference is shown")))] : [];
 }
 
-function table(pair) {
+function table(pair, unitA, unitB) {
   const at = (figures, keys) => keys.reduce((part, key) => part?.[key], figures);
   const cell = (text) => el("td", { class: "figure" }, text);
   return el("table", {},
     el("thead", {}, el("tr", {}, ["Figure", "a", "b", "b / a"].map((title, place) => el("th", { scope: "col", class: place ? "figure" : null }, title)))),
-    el("tbody", {}, ROWS.map(([title, keys, factor, digits]) => {
-      const value = (figures) => { const found = at(figures, keys); return number(found == null ? null : found * factor, digits); };
-      return el("tr", {}, el("th", { scope: "row" }, title), cell(value(pair.figures_a)), cell(value(pair.figures_b)), cell(ratio(at(pair.ratio, keys))));
+    el("tbody", {}, ROWS.map(([title, keys, isLatency, digits]) => {
+      const told = isLatency && unitA !== unitB;
+      const value = (figures, unit) => {
+        const found = at(figures, keys);
+        return isLatency ? `${latency(found, unit)}${told ? ` ${unit === "iterations" ? unit : "ms"}` : ""}` : number(found ?? null, digits);
+      };
+      return el("tr", {}, el("th", { scope: "row" }, told ? title.replace(", ms", "") : inUnit(title, unitA)),
+        cell(value(pair.figures_a, unitA)), cell(value(pair.figures_b, unitB)), cell(ratio(at(pair.ratio, keys))));
     })));
 }

@@ -30,6 +30,15 @@ export function number(value, digits = 0) {
   return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
+// A latency in ms, or of a simulation in iterations as what it is: there, a second is one.
+export function latency(seconds, unit) {
+  return number(seconds == null ? null : unit === "iterations" ? seconds : seconds * 1000, 1);
+}
+
+export function inUnit(title, unit) {
+  return unit === "iterations" ? title.replace(", ms", ", iterations").replace("/s", "/iteration") : title;
+}
+
 export function ratio(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   return `${value < 0.1 ? value.toPrecision(1) : value.toFixed(2)}×`;

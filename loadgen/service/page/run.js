@@ -1,7 +1,7 @@
 // One run: live plots while it goes on, its results when it has ended, and what may be done to it.
 
 import { ask } from "./api.js";
-import { badge, el, number, say, when } from "./dom.js";
+import { badge, el, inUnit, latency, number, say, when } from "./dom.js";
 import { Plot } from "./plot.js";
 
 const MOST_POINTS = 1200;
@@ -210,16 +210,12 @@ const ROWS = [
   ["Output tokens/s", (target) => number(target.output_tokens_per_s, 1)],
   ["Requests/s", (target) => number(target.requests_per_s, 2)],
   ["Goodput, requests/s", (target) => number(target.goodput?.requests_per_s, 2)],
-  ["TTFT p50, ms", (target) => ms(target.ttft_s?.p50)],
-  ["TTFT p99, ms", (target) => ms(target.ttft_s?.p99)],
-  ["ITL p50, ms", (target) => ms(target.itl_s?.p50)],
-  ["E2E p50, ms", (target) => ms(target.e2e_s?.p50)],
-  ["E2E p99, ms", (target) => ms(target.e2e_s?.p99)],
+  ["TTFT p50, ms", (target, unit) => latency(target.ttft_s?.p50, unit)],
+  ["TTFT p99, ms", (target, unit) => latency(target.ttft_s?.p99, unit)],
+  ["ITL p50, ms", (target, unit) => latency(target.itl_s?.p50, unit)],
+  ["E2E p50, ms", (target, unit) => latency(target.e2e_s?.p50, unit)],
+  ["E2E p99, ms", (target, unit) => latency(target.e2e_s?.p99, unit)],
 ];
-
-function ms(seconds) {
-  return number(seconds === null || seconds === undefined ? null : seconds * 1000, 1);
-}
 
 function resultsOf(run) {
   const url = `/api/runs/${run.id}`;
@@ -228,6 +224,7 @@ function resultsOf(run) {
       run.has_report ? el("p", { class: "actions" }, el("a", { class: "button", href: `${url}/report`, target: "_blank", rel: "noopener" }, "Report")) : ""];
   }
   const targets = Object.entries(run.summary.targets);
+  const unit = run.summary.time_unit;
   const link = (text, href) => el("a", { class: "button", href, target: "_blank", rel: "noopener" }, text);
   return [
     el("h2", {}, "Results"),
@@ -238,6 +235,6 @@ function resultsOf(run) {
     el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Figures" },
       el("table", {},
         el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Figure"), targets.map(([name]) => el("th", { scope: "col", class: "figure" }, name)))),
-        el("tbody", {}, ROWS.map(([title, of]) => el("tr", {}, el("th", { scope: "row" }, title), targets.map(([, target]) => el("td", { class: "figure" }, of(target)))))))),
+        el("tbody", {}, ROWS.map(([title, of]) => el("tr", {}, el("th", { scope: "row" }, inUnit(title, unit)), targets.map(([, target]) => el("td", { class: "figure" }, of(target, unit)))))))),
   ];
 }
