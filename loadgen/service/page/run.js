@@ -175,9 +175,9 @@ const POINT = [
   ["Requests", (point) => number(point.requests)],
   ["ok", (point) => number(point.completed)],
   ["Output tokens/s", (point) => number(point.output_tokens_per_s, 1)],
-  ["TTFT p50, ms", (point) => ms(point.ttft_p50_s)],
-  ["TTFT p99, ms", (point) => ms(point.ttft_p99_s)],
-  ["E2E p50, ms", (point) => ms(point.e2e_p50_s)],
+  ["TTFT p50, ms", (point) => latency(point.ttft_p50_s)],
+  ["TTFT p99, ms", (point) => latency(point.ttft_p99_s)],
+  ["E2E p50, ms", (point) => latency(point.e2e_p50_s)],
   ["Good, %", (point) => number(point.good_share === null ? null : 100 * point.good_share, 1)],
 ];
 
