@@ -8,7 +8,7 @@ counted; anything else that is broken is an error with its place. It knows what 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -117,6 +117,14 @@ def is_running(path: Path) -> bool:
 def is_kept(path: Path) -> bool:
     """Whether a client of `loadgen serve` asked that the run be never pruned."""
     return bool(read_object(path / JOB).get("keep"))
+
+
+def timed_figures(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures by target of a `summary.json`, for lists that tell tokens/s and ms; {} of one that
+    counts iterations, which has neither, whatever its keys are called."""
+    is_timed = summary.get("time_unit", "seconds") == "seconds"
+    figures: dict[str, Any] = summary.get("targets", {}) if is_timed else {}
+    return figures
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from loadgen.archive import is_kept, is_running, read_header, read_object
+from loadgen.archive import is_kept, is_running, read_header, read_object, timed_figures
 from loadgen.errors import ConfigError, RunDirectoryError
 from loadgen.journal import HEADER, write_whole
 from loadgen.record import RunHeader
@@ -47,8 +47,7 @@ class Listed:
 
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints of it."""
-        is_timed = self.summary.get("time_unit", "seconds") == "seconds"
-        targets = self.summary.get("targets", {}) if is_timed else {}
+        targets = timed_figures(self.summary)
         return {
             "run_id": self.header.run_id,
             "path": str(self.path),

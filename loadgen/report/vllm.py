@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from loadgen.record import Outcome, RequestRecord, RunHeader
+from loadgen.columns import Columns
+from loadgen.record import RequestRecord, RunHeader
 from loadgen.slo import Slo
 
 LATENCIES: Final = ("ttft", "tpot", "itl", "e2el")
@@ -32,7 +33,8 @@ def as_vllm_result(
     rows = sorted(records, key=lambda record: record.seq)
     good = [record for record in rows if record.is_ok]
     info = next(own for own in header.targets if own.name == target)
-    duration_s = _duration_s(rows)
+    columns = Columns.of(rows)
+    duration_s = sum(columns.span_s(turn) for turn in columns.turns())
     inputs = sum(_prompt_tokens(record) for record in good)
     outputs = sum(_output_tokens(record) for record in good)
     drawn = header.config.get("generate", {}) if header.config.get("trace") is None else {}
@@ -115,18 +117,6 @@ def _prompt_tokens(record: RequestRecord) -> int:
 
 def _output_tokens(record: RequestRecord) -> int:
     return record.output_tokens_served or 0
-
-
-def _duration_s(rows: Sequence[RequestRecord]) -> float:
-    """From a turn's first start to its last end, over all turns; what lies between is another's."""
-    turns: dict[tuple[int, int], list[RequestRecord]] = {}
-    for record in rows:
-        if record.outcome is not Outcome.DROPPED:
-            turns.setdefault((record.repeat, record.block), []).append(record)
-    return sum(
-        max(record.end_s for record in turn) - min(record.start_s for record in turn)
-        for turn in turns.values()
-    )
 
 
 def _rate_of(rows: Sequence[RequestRecord]) -> float | str:

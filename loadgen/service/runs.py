@@ -22,7 +22,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from loadgen.archive import is_running, read_object
+from loadgen.archive import is_running, read_object, timed_figures
 from loadgen.journal import HEADER, JOB
 from loadgen.locks import is_held
 from loadgen.search_files import SEARCH, course_of, goes_on, has_ended, header_of, result_of
@@ -195,9 +195,7 @@ def _row_of(path: Path, job: Mapping[str, Any], header: Mapping[str, Any]) -> Ro
     state, live = _state_of(path, job, header, summary)
     over = read_object(path / OVER)
     targets = _target_names(job, header)
-    # A simulation in iterations has neither tokens/s nor ms, whatever its keys are called.
-    is_timed = summary.get("time_unit", "seconds") == "seconds"
-    figures = summary.get("targets", {}) if is_timed else {}
+    figures = timed_figures(summary)
     return Row(
         id=path.name,
         kind=str(header.get("kind") or job.get("kind") or "run"),

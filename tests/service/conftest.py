@@ -7,10 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +142,20 @@ def service(folder: Path, *flags: str, **environment: str) -> Iterator[Serving]:
     finally:
         if serving.process.poll() is None:
             serving.end()
+
+
+@contextmanager
+def web_server(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The URL of a server that answers as `handler` does."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 @pytest.fixture(scope="session")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
@@ -14,6 +13,7 @@ from loadgen import service_client
 from loadgen.errors import ConfigError, LoadgenError
 from loadgen.progress import Progress
 from loadgen.service_client import drive, service_at
+from tests.service.conftest import web_server
 
 RUN = "20260101T000000Z-run-0000"
 COURSE = b'event: course\ndata: {"points": []}\n\n'
@@ -48,15 +48,8 @@ def answering(events: Sequence[Answer]) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             """Nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with web_server(Handler) as url:
+        yield url
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,8 @@ import json
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import httpx
 import pytest
 
 from tests.runs.conftest import truth
-from tests.service.conftest import ENVIRONMENT, TOKEN, Serving, service, wait_until
+from tests.service.conftest import ENVIRONMENT, TOKEN, Serving, service, wait_until, web_server
 
 pytestmark = pytest.mark.slow
 
@@ -269,19 +267,6 @@ class _Redirect(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         pass
-
-
-@contextmanager
-def web_server(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    server = HTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def test_redirects_are_not_followed(serving: Serving) -> None:

@@ -45,7 +45,7 @@ def throughput(series: Series, clock: Clock) -> Plot | None:
         )
     return draw(
         f"Output tokens per {clock.unit.removesuffix('s')} over time",
-        f"Tokens that arrived in each {_bin_of(bin_s, clock)}. {each(told)}",
+        f"Tokens that arrived in each {bin_s:g} {clock.short}. {each(told)}",
         values,
         list(series),
         LINE,
@@ -102,17 +102,13 @@ def lag(series: Series, clock: Clock) -> Plot | None:
     return draw(
         "Schedule lag over time",
         "How late the load generator itself sent requests: the worst of each "
-        f"{_bin_of(bin_s, clock)}. {each(told)}",
+        f"{bin_s:g} {clock.short}. {each(told)}",
         values,
         list(series),
         LINE,
         x=("t", clock.own_time, {}),
         y=("y", f"start \N{MINUS SIGN} due, {clock.fine}", {}),
     )
-
-
-def _bin_of(bin_s: float, clock: Clock) -> str:
-    return f"{bin_s:g} s" if clock.per == "s" else f"{bin_s:g} {clock.unit}"
 
 
 def _bins_s(bins: Ints, bin_s: float) -> Floats:

@@ -23,6 +23,8 @@ class Clock:
     """How times are told: in seconds, or where a simulation's costs are none, in iterations."""
 
     unit: str
+    short: str
+    """The unit behind a number."""
     per: str
     """As in tokens/s."""
     fine: str
@@ -41,11 +43,11 @@ class Clock:
         if abs(time) < 1:
             fine = time * self.fine_parts
             return f"{fine:.0f} {self.fine}" if abs(time) >= 0.01 else f"{fine:.2g} {self.fine}"
-        return f"{time:.1f} {self.per}" if time < 100 else f"{time:,.0f} {self.per}"
+        return f"{time:.1f} {self.short}" if time < 100 else f"{time:,.0f} {self.short}"
 
 
-SECONDS: Final = Clock("seconds", "s", "ms", 1000.0)
-ITERATIONS: Final = Clock("iterations", "iteration", "iterations", 1.0)
+SECONDS: Final = Clock("seconds", "s", "s", "ms", 1000.0)
+ITERATIONS: Final = Clock("iterations", "iterations", "iteration", "iterations", 1.0)
 
 
 def turn_starts_s(c: Columns) -> Floats:
