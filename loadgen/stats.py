@@ -132,6 +132,11 @@ class Summary:
     buffered_share: float | None
     """Of the streams of 8 chunks or more: those of which most chunks came at one moment."""
 
+    @property
+    def untold(self) -> int:
+        """Successes that do not tell their output tokens: no figure of tokens holds any of them."""
+        return self.completed - sum(self.token_sources.values())
+
 
 def summarise(
     records: Iterable[RequestRecord] | Columns,

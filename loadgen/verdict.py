@@ -225,19 +225,22 @@ def _work_of(health: Sequence[WorkerHealth]) -> list[_Work]:
 
 def _content(summary: Summary) -> Iterator[Finding]:
     """Whether the work was the one that was asked for, and is counted."""
-    if summary.token_sources.get(TokenSource.CHUNKS):
+    by_chunks = summary.token_sources.get(TokenSource.CHUNKS)
+    if by_chunks:
         text = (
             "no usage was told (or another target of the comparison refuses to be asked for it): "
             "output tokens are counted by chunks, and a chunk may hold several; give --tokenizer"
         )
         yield Grade.SUSPECT, "tokens_by_chunks", text
-    elif summary.completed and summary.ok_output_tokens is None:
+    if summary.untold:
+        left = "are unknown" if summary.output_tokens is None else "leave these out"
         text = (
-            "nobody told how many tokens the answers have: output tokens are unknown; give "
-            "--tokenizer"
+            f"{summary.untold} of {summary.completed} answers do not tell how many tokens they "
+            f"have: output tokens and their rates {left}; give --tokenizer"
         )
         yield Grade.SUSPECT, "tokens_untold", text
-    elif (served := summary.ok_output_tokens) is not None and summary.ok_output_tokens_asked:
+    served = summary.ok_output_tokens
+    if not by_chunks and served is not None and summary.ok_output_tokens_asked:
         asked = summary.ok_output_tokens_asked
         text = f"{served} output tokens where {asked} were asked"
         yield from _weigh("length_shortfall", 1 - served / asked, text)

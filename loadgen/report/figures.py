@@ -135,11 +135,11 @@ def answer_of(
         ratio = ratio_of(headline[name], headline[names[0]])["output_tokens_per_s"]
         both = (summaries[name], summaries[names[0]])
         untold = (
-            f"The output tokens/s of {name} and {names[0]} cannot be compared: no usage was told"
+            f"The output tokens/s of {name} and {names[0]} cannot be compared: answers told no usage"
         )
         if not all(summary.completed for summary in both):
             sentences.append(f"{name} and {names[0]} cannot be compared: one of them gave nothing.")
-        elif any(summary.output_tokens is None for summary in both):
+        elif any(summary.untold for summary in both):
             sentences.append(f"{untold}.")
         elif any(TokenSource.CHUNKS in summary.token_sources for summary in both):
             sentences.append(f"{untold}, and a chunk may hold several tokens.")

@@ -294,5 +294,7 @@ def test_what_nobody_told_is_a_dash_everywhere() -> None:
     assert found["output tokens/s"] == ("-", "3.0", "-", "-", "-")
     assert found["duration, s"][2:] == ("-", "0.67x", "-")
     said = answer(records)
-    assert "b and a cannot be compared: no usage was told." in said
+    assert "b and a cannot be compared: answers told no usage." in said
     assert "c and a cannot be compared: one of them gave nothing." in said
+    some = {"a": [*FAST_RECORDS[:-1], untold[-1]], "b": FAST_RECORDS}
+    assert "b and a cannot be compared: answers told no usage." in answer(some)

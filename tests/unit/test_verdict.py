@@ -395,6 +395,10 @@ def test_counts_that_nobody_told() -> None:
     """Answers of unknown length are SUSPECT, and not short of what was asked."""
     untold = [made_record(n, due=float(n), end=n + 1.0) for n in range(N)]
     assert rules(judged(untold)) == {"tokens_untold": Grade.SUSPECT}
+    (reason,) = judged([*untold[:3], *sound()[3:]]).reasons
+    assert reason.rule == "tokens_untold"
+    assert reason.text.startswith(f"3 of {N} answers do not tell")
+    assert "leave these out" in reason.text
     assert "tokens_untold" not in rules(judged(failing(N, N)))
 
 
