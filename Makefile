@@ -8,6 +8,7 @@
 # make bench-peer     loadgen beside `vllm bench serve` on one server and trace, ten minutes
 # make bench-predict  the simulator against the toy and both real servers, a quarter of an hour
 # make bench-sim      the simulator's speed, a minute
+# make bench-page     whether the service's page keeps up, and what watching costs, five minutes
 # make dashboards     write Grafana's JSON anew from dashboards/*.py
 # make clean   remove what was made here, and the model's cache
 #
@@ -25,7 +26,7 @@ REPEATS ?= 4
 CACHE = $${LOADGEN_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/loadgen}
 
 .PHONY: help setup demo lesson2 test test-fast check bench-client bench-static bench-stats \
-	bench-peer bench-predict bench-sim dashboards clean
+	bench-peer bench-predict bench-sim bench-page dashboards clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
@@ -73,6 +74,10 @@ bench-predict:
 bench-sim:
 	@scripts/setup tools
 	@.venv/bin/python -m bench.sim
+
+bench-page:
+	@scripts/setup tools
+	@.venv/bin/python -m bench.page
 
 dashboards:
 	@scripts/setup tools

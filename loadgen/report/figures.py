@@ -134,17 +134,16 @@ def answer_of(
     for name in paired:
         ratio = ratio_of(headline[name], headline[names[0]])["output_tokens_per_s"]
         both = (summaries[name], summaries[names[0]])
-        untold = (
-            f"The output tokens/s of {name} and {names[0]} cannot be compared: answers told no usage"
-        )
+        beside = f"{name} and {names[0]}"
+        untold = f"The output tokens/s of {beside} cannot be compared: answers told no usage"
         if not all(summary.completed for summary in both):
-            sentences.append(f"{name} and {names[0]} cannot be compared: one of them gave nothing.")
+            sentences.append(f"{beside} cannot be compared: one of them gave nothing.")
         elif any(summary.untold for summary in both):
             sentences.append(f"{untold}.")
         elif any(TokenSource.CHUNKS in summary.token_sources for summary in both):
             sentences.append(f"{untold}, and a chunk may hold several tokens.")
         elif ratio is None:
-            sentences.append(f"{name} and {names[0]} cannot be compared: one of them gave nothing.")
+            sentences.append(f"{beside} cannot be compared: one of them gave nothing.")
         else:
             sentences.append(
                 f"On this trace {name} gives {ratio:.2f}x the output of {names[0]} in the same "
