@@ -15,10 +15,13 @@ from typing import Any
 import torch
 import transformers
 
+from servers.bfloat16 import cpu_has_bfloat16
+
 
 def main(directory: str) -> None:
     automatic: Any = transformers.AutoModelForCausalLM
-    model = automatic.from_pretrained(directory, dtype="auto").eval()
+    dtype = "auto" if cpu_has_bfloat16() else torch.float32  # as both servers
+    model = automatic.from_pretrained(directory, dtype=dtype).eval()
     pad = model.config.eos_token_id
     batches = [_tensors(rows, pad) for rows in json.loads(sys.stdin.readline())]
     warm = torch.full((len(batches[0][0]), 8), pad)

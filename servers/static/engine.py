@@ -6,16 +6,18 @@ queue are the parent's, and what differs between rows is in `sampling`, on whole
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 import transformers
 
+from servers.bfloat16 import cpu_has_bfloat16
 from servers.static.sampling import MinTokens, RowEnds, RowSampling
 from servers.static.wire import EngineConfig, Link, Row, decode_batch, decode_config
 
 # Untyped at this edge: its classes are loaded lazily and partly without annotations.
 _hf: Any = transformers
+_HALVES: Final = (torch.bfloat16, torch.float16)
 
 
 def choose_attention(asked: str, *, half: bool, static_cache: bool, flash_usable: bool) -> str:
@@ -25,6 +27,19 @@ def choose_attention(asked: str, *, half: bool, static_cache: bool, flash_usable
     if asked != "auto":
         return asked
     return "flash_attention_2" if flash_usable and half and not static_cache else "sdpa"
+
+
+def dtype_of(config: EngineConfig, *, on_cuda: bool) -> torch.dtype | str:
+    """What the model is loaded in. Left to itself: its own, but on a CPU that does not know
+    bfloat16 float32 for a half, as vLLM is started there.
+    """
+    if config.dtype != "auto":
+        asked: torch.dtype = getattr(torch, config.dtype)
+        return asked
+    own: torch.dtype | None = _hf.AutoConfig.from_pretrained(config.model).dtype
+    if own is None:
+        return "auto"  # that of its weights
+    return torch.float32 if own in _HALVES and not on_cuda and not cpu_has_bfloat16() else own
 
 
 class TokenStream:
@@ -57,11 +72,10 @@ class Engine:
         self._device = torch.device("cuda" if on_cuda else "cpu")
         if not on_cuda:
             torch.set_num_threads(config.threads)
-        dtype = "auto" if config.dtype == "auto" else getattr(torch, config.dtype)
-        own_dtype = _hf.AutoConfig.from_pretrained(config.model).dtype
+        dtype = dtype_of(config, on_cuda=on_cuda)
         attention = choose_attention(
             config.attention,
-            half=(own_dtype if dtype == "auto" else dtype) in (torch.bfloat16, torch.float16),
+            half=dtype in _HALVES,
             static_cache=config.cache == "static",
             # Says no as well where there is no device for it.
             flash_usable=on_cuda and _hf.utils.is_flash_attn_2_available(),

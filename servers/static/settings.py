@@ -90,7 +90,12 @@ def build_parser() -> argparse.ArgumentParser:
         help="finished: tokens stream as they come; "
         "batch: nothing is returned before the whole batch has ended",
     )
-    add("--dtype", choices=("auto", "bfloat16", "float16", "float32"), default=default.dtype)
+    add(
+        "--dtype",
+        choices=("auto", "bfloat16", "float16", "float32"),
+        default=default.dtype,
+        help="auto: the model's own, or float32 on a CPU without instructions for bfloat16",
+    )
     add("--device", choices=("auto", "cpu", "cuda"), default=default.device)
     add(
         "--attention",

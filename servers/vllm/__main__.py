@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
+from servers.bfloat16 import cpu_has_bfloat16
 from servers.lifetime import die_with_parent, stated_parent
 from servers.vllm.command import Options, build_command, build_environment
 from servers.vllm.serve import cpu_build
@@ -37,7 +38,11 @@ def parse(arguments: Sequence[str]) -> Options:
         "--batch-size", type=int, default=defaults.batch_size, help="vLLM's --max-num-seqs"
     )
     parser.add_argument("--max-model-len", type=int, default=defaults.max_model_len)
-    parser.add_argument("--dtype", default=defaults.dtype)
+    parser.add_argument(
+        "--dtype",
+        default=defaults.dtype,
+        help="auto: bfloat16, or float32 on a CPU without instructions for it",
+    )
     parser.add_argument(
         "--gpu-memory-utilization",
         type=float,
@@ -58,7 +63,7 @@ def main() -> None:
     die_with_parent(stated_parent())
     options = parse(sys.argv[1:])
     cpu = cpu_build()
-    command = build_command(options, cpu=cpu)
+    command = build_command(options, cpu=cpu, has_bfloat16=cpu_has_bfloat16())
     environment = build_environment(
         options, cpu=cpu, inherited=os.environ, cores=os.sched_getaffinity(0)
     )

@@ -22,18 +22,24 @@ class Options:
     port: int = 8001
     batch_size: int = 16
     max_model_len: int | None = 2048
-    dtype: str = "bfloat16"
+    dtype: str = "auto"
+    """auto: bfloat16, or float32 on a CPU that does not know it."""
     gpu_memory_utilization: float = 0.9
     kv_cache_gib: int = 1
     extra: Sequence[str] = ()
 
 
-def build_command(options: Options, *, cpu: bool) -> list[str]:
-    """The argument vector of vLLM's server, for a CPU or a GPU build of vLLM."""
+def build_command(options: Options, *, cpu: bool, has_bfloat16: bool = True) -> list[str]:
+    """The argument vector of vLLM's server, for a CPU or a GPU build of vLLM; `has_bfloat16`: the
+    CPU knows it.
+    """
+    dtype = options.dtype
+    if dtype == "auto":
+        dtype = "float32" if cpu and not has_bfloat16 else "bfloat16"
     command = [sys.executable, "-m", "servers.vllm.serve", "serve", options.model]
     if options.served_model_name:
         command += ["--served-model-name", options.served_model_name]
-    command += ["--host", options.host, "--port", str(options.port), "--dtype", options.dtype]
+    command += ["--host", options.host, "--port", str(options.port), "--dtype", dtype]
     if options.max_model_len is not None:
         command += ["--max-model-len", str(options.max_model_len)]
     command += ["--max-num-seqs", str(options.batch_size), "--no-enable-prefix-caching"]

@@ -21,6 +21,17 @@ def test_limits_match_the_static_servers() -> None:
         assert "--no-enable-prefix-caching" in command
 
 
+def test_a_cpu_that_does_not_know_bfloat16_gets_float32() -> None:
+    """Unless the user asks for a format; a GPU knows it, whatever the CPU beside it does."""
+    for cpu, dtype, expected in (
+        (True, "auto", "float32"),
+        (True, "bfloat16", "bfloat16"),
+        (False, "auto", "bfloat16"),
+    ):
+        options = Options(model="m", dtype=dtype)
+        assert value_of(build_command(options, cpu=cpu, has_bfloat16=False), "--dtype") == expected
+
+
 def test_cpu_is_eager() -> None:
     """On a CPU nothing is compiled and no GPU flag is passed."""
     command = build_command(Options(model="m"), cpu=True)
