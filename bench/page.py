@@ -14,20 +14,17 @@ import json
 import math
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import httpx
 from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
 
-from loadgen.selfcheck import truth_process
+from loadgen.selfcheck import server_process, truth_process
 
 TOKENS: Final = 64
 _LIMIT_S: Final = 300.0
@@ -98,7 +95,10 @@ def main(words: Sequence[str]) -> int:
     with (
         truth_process("--ttft-ms", "100", "--itl-ms", "20") as target,
         tempfile.TemporaryDirectory(prefix="loadgen-page-") as folder,
-        _service(Path(folder)) as url,
+        server_process(
+            *("the service", "loadgen", "serve", "--port", "0"),
+            *("--result-dir", folder, "--rest", "0"),
+        ) as url,
         httpx.Client(base_url=url, timeout=60) as client,
         sync_playwright() as playwright,
     ):
@@ -119,25 +119,6 @@ def main(words: Sequence[str]) -> int:
                 print(row, flush=True)
     print(json.dumps(rows))
     return 0
-
-
-@contextmanager
-def _service(folder: Path) -> Iterator[str]:
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "loadgen", "serve", "--port", "0"),
-            *("--result-dir", str(folder), "--rest", "0"),
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        yield process.stdout.readline().strip()
-    finally:
-        process.terminate()
-        process.wait(30)
-        process.stdout.close()
 
 
 def _body(target: str, rate: float, seconds: float, workers: int) -> dict[str, Any]:

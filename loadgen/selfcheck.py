@@ -152,17 +152,22 @@ def _config(load: Load, url: str, scratch: Path) -> RunConfig:
     )
 
 
-@contextmanager
-def truth_process(*flags: str) -> Iterator[str]:
+def truth_process(*flags: str) -> AbstractContextManager[str]:
     """A truth server with these flags as a process of its own; its URL."""
+    return server_process("the truth server", "loadgen.truth", *flags)
+
+
+@contextmanager
+def server_process(name: str, module: str, *words: str) -> Iterator[str]:
+    """A Python module as a process of its own that prints its URL first; raises LoadgenError."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "loadgen.truth", *flags], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", module, *words], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     try:
         url = process.stdout.readline().strip()
         if not url:
-            raise LoadgenError("the truth server did not start; its error is above")
+            raise LoadgenError(f"{name} did not start; its error is above")
         yield url
     finally:
         process.terminate()

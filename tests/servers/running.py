@@ -11,8 +11,26 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from servers.local import ServerProcess
+from servers.static.wire import EngineConfig
 
 MODEL_NAME = "small"
+
+
+def engine_config(model: Path, dtype: str = "auto") -> EngineConfig:
+    """A model in batches of 2 on one thread of the CPU."""
+    return EngineConfig(
+        model=str(model),
+        dtype=dtype,
+        device="cpu",
+        attention="sdpa",
+        cache="dynamic",
+        compile=False,
+        threads=1,
+        batch_size=2,
+        max_model_len=2048,
+        eos_ids=(2,),
+        pad_id=2,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from running import engine_config
 
 from servers.bfloat16 import cpu_has_bfloat16
 from servers.static import engine
-from servers.static.wire import EngineConfig
 
 
 @pytest.mark.parametrize(
@@ -49,17 +49,5 @@ def test_a_half_is_loaded_as_float32_where_a_cpu_does_not_know_it(
     """Unless it is asked for, or a GPU computes."""
     monkeypatch.setattr(engine, "cpu_has_bfloat16", lambda: knows)
     transformers.LlamaConfig(dtype=torch.bfloat16).save_pretrained(tmp_path)
-    config = EngineConfig(
-        model=str(tmp_path),
-        dtype=asked,
-        device="auto",
-        attention="auto",
-        cache="dynamic",
-        compile=False,
-        threads=1,
-        batch_size=2,
-        max_model_len=64,
-        eos_ids=(2,),
-        pad_id=2,
-    )
+    config = engine_config(tmp_path, asked)
     assert engine.dtype_of(config, on_cuda=on_cuda) == expected

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from running import Start, Static, model_pid, wait_until
+from running import Start, Static, engine_config, model_pid, wait_until
 
 from servers.local import REPOSITORY, ServerError, start_static
 from servers.static.batcher import Batcher
@@ -22,7 +22,7 @@ from servers.static.errors import ApiError
 from servers.static.job import Job, Piece
 from servers.static.metrics import Metrics
 from servers.static.model_process import ModelProcess, State
-from servers.static.wire import EngineConfig, Row
+from servers.static.wire import Row
 
 ENDLESS = {"prompt": [5], "max_tokens": 2000, "ignore_eos": True, "stream": True}
 
@@ -213,19 +213,7 @@ class Parts:
     """A batcher and its model's process without HTTP, in batches of 2."""
 
     def __init__(self, small_model: Path) -> None:
-        config = EngineConfig(
-            model=str(small_model),
-            dtype="auto",
-            device="cpu",
-            attention="sdpa",
-            cache="dynamic",
-            compile=False,
-            threads=1,
-            batch_size=2,
-            max_model_len=2048,
-            eos_ids=(2,),
-            pad_id=2,
-        )
+        config = engine_config(small_model)
         self.metrics = Metrics(batch_size=2, max_queue=8)
         self.model = ModelProcess(config, lambda state: None)
         self.batcher = Batcher(
