@@ -7,8 +7,9 @@
 
 A relative gate must tell a change from noise: it fails where the change breaks the limit *and* the
 records leave no more than a 5 % chance that it does not, by a bootstrap over stretches of each run
-(seeded). What breaks the limit within the noise passes, and says so. It knows records as columns,
-and no files.
+(seeded). What breaks the limit within the noise passes, and says so. Latencies and shares have a
+stretch for every eight requests; rates have one a block, and too few of either tell no noise: then
+the change counts as it stands. It knows records as columns, and no files.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
 from loadgen.columns import Columns, Flags, Floats
 from loadgen.errors import ConfigError
 from loadgen.slo import Slo
-from loadgen.units import stretches
+from loadgen.units import FEWEST_PER_UNIT, stretches
 
 CHANCE: Final = 0.05
 _RESAMPLES: Final = 1000
@@ -142,7 +143,7 @@ def _judge(
     if chance is not None and chance > CHANCE:
         text = f"{gate.text}: is {shown}, within the noise (p = {chance:.2f}): not shown to fail"
         return Finding(gate, True, change, text)
-    sure = "" if chance is None else f", p = {chance:.3f}"
+    sure = f", {measure.unknown_noise}" if chance is None else f", p = {chance:.3f}"
     return Finding(gate, False, change, f"{gate.text}: FAILED: it is {shown}{sure}")
 
 
@@ -154,6 +155,9 @@ def _holds(gate: Gate, value: float) -> bool:
 
 class Measure:
     """A metric as pieces, one a unit of a run: any choice of units can be put together."""
+
+    unknown_noise: ClassVar[str] = f"noise unknown below {_FEWEST_UNITS * FEWEST_PER_UNIT} requests"
+    """Said where there are too few pieces."""
 
     def value(self, c: Columns, slo: Slo | None) -> float | None:
         """Of a whole run; None where its records do not have it."""
@@ -211,6 +215,9 @@ class Share(Measure):
 class Rate(Measure):
     """Something a second; a piece is (how much, seconds) of a block, since a turn has one span."""
 
+    unknown_noise: ClassVar[str] = (
+        f"noise unknown below {_FEWEST_UNITS} blocks: compare --blocks {_FEWEST_UNITS}"
+    )
     metric: str
 
     def pieces(self, c: Columns, slo: Slo | None) -> list[Floats]:

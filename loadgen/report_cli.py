@@ -232,11 +232,12 @@ def add_check(commands: Any) -> None:
         help="hold a run against gates, for CI",
         description="Hold a run against gates. Absolute: 'ttft_p99<500ms', 'error_share<=1%'. "
         "Relative to a baseline run: 'output_throughput>-5%' (at most 5 % less), 'e2e_p50<+10%'; "
-        "a change within the noise does not fail. Metrics: output_throughput, request_throughput, "
-        "goodput, good_share, error_share, and ttft, tpot, itl, e2e, ttft_from_due, e2e_from_due, "
-        "schedule_lag with _mean, _median or a percentile such as _p99. Exit code 3: a gate "
-        "failed; 4: the run is INVALID.",
-        epilog="example: loadgen check runs/new ttft_p99<500ms --baseline runs/old",
+        "a change of a latency or a share within the noise does not fail (from 32 requests on), "
+        "of a rate only where both runs have 4 blocks, as by compare --blocks 4. Metrics: "
+        "output_throughput, request_throughput, goodput, good_share, error_share, and ttft, tpot, "
+        "itl, e2e, ttft_from_due, e2e_from_due, schedule_lag with _mean, _median or a percentile "
+        "such as _p99. Exit code 3: a gate failed; 4: the run is INVALID.",
+        epilog="example: loadgen check runs/new 'ttft_p99<500ms' --baseline runs/old",
     )
     command.add_argument("run_directory", type=Path, metavar="RUN_DIR", help="a directory in runs/")
     command.add_argument("expression", nargs="+", metavar="EXPRESSION", help="gates, in quotes")

@@ -125,7 +125,7 @@ def _check_same_trace(a: Run, b: Run) -> None:
     if first != second:
         raise ConfigError(
             f"{b.path}: its trace is another ({second[:12]}, not {first[:12]}): requests can be "
-            "paired on one trace only; replay the trace.jsonl of the first run with --trace"
+            f"paired on one trace only; replay {a.path / 'trace.jsonl'} on the other target"
         )
     if a.header.seed != b.header.seed:
         raise ConfigError(

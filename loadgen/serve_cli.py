@@ -16,7 +16,7 @@ from loadgen.service.settings import START_VARIABLE, ServeConfig, Settings, sett
 from loadgen.service.spec import Spec, read_spec
 from loadgen.yaml_file import parse
 
-_EXTRA: Final = "loadgen serve needs fastapi and uvicorn: pip install 'loadgen[service]'"
+_EXTRA: Final = "loadgen serve needs fastapi and uvicorn: pip install '.[service]' in a checkout"
 _SHUTDOWN_S: Final = 3
 _MOST_CONNECTIONS: Final = 256
 

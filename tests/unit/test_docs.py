@@ -5,13 +5,18 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from loadgen import exporter
 from loadgen.cli import build_parser
+from loadgen.config import RunConfig
+from loadgen.config_file import SECTIONS, check_sections
 from loadgen.record import Outcome, TokenSource
 from loadgen.trace.config import ArrivalLaw, LengthLaw
 from loadgen.trace.export import ExportFormat
@@ -65,11 +70,14 @@ def test_every_documented_flag_exists(words: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("words", DOING, ids=" ".join)
 def test_every_command_has_an_example(words: tuple[str, ...]) -> None:
-    """Each command's help ends with an example, which the command's own parser takes."""
+    """Each command's help ends with an example; pasted into a shell it is what the parser takes."""
     epilog = DOING[words].epilog or ""
     assert "example:" in epilog
-    example = epilog.partition("example:")[2].split()
+    shell = shlex.shlex(epilog.partition("example:")[2], posix=True, punctuation_chars=True)
+    shell.whitespace_split = True
+    example = list(shell)
     assert example[: 1 + len(words)] == ["loadgen", *words]
+    assert not {word for word in example if set(word) <= set("();<>|&")}
     assert callable(build_parser().parse_args(example[1:]).call)
 
 
@@ -87,6 +95,17 @@ def test_every_flag_says_what_it_does(words: tuple[str, ...]) -> None:
 
 def test_the_page_of_flags_is_fresh() -> None:
     """docs/cli.md is what scripts/write_cli_docs.py writes today."""
+    assert page("cli.md") == writer().text()
+
+
+def test_the_configuration_file_of_the_page_is_one() -> None:
+    """The example of docs/cli.md is read by `--config`, and asks for a run."""
+    content = check_sections(yaml.safe_load(writer().EXAMPLE), "the example", SECTIONS)
+    assert RunConfig.model_validate(content).targets[0].name == "mine"
+
+
+def writer() -> Any:
+    """scripts/write_cli_docs.py, as a module."""
     spec = importlib.util.spec_from_file_location(
         "write_cli_docs", ROOT / "scripts" / "write_cli_docs.py"
     )
@@ -94,7 +113,7 @@ def test_the_page_of_flags_is_fresh() -> None:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert page("cli.md") == module.text()
+    return module
 
 
 @pytest.mark.parametrize("outcome", Outcome)
