@@ -51,6 +51,7 @@ from loadgen.serve_cli import add_serve
 from loadgen.service_cli import run_at_service
 from loadgen.sim_cli import add_simulate
 from loadgen.status import make_run_dir, status_in
+from loadgen.strict import is_text
 from loadgen.trace_cli import add_trace
 from loadgen.verdict import Grade
 
@@ -58,13 +59,16 @@ USAGE: Final = 2
 INTERRUPTED: Final = 130
 
 _AWAY_S: Final = 5.0
-"""Between two tries of a round that could not begin."""
+"""After a round that could not begin."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        for word in words:
+            if not is_text(word):
+                raise ConfigError(f"{word!r}: is not UTF-8, which names and texts must be here")
         parsed = build_parser().parse_args(words)
         parsed.command_line = ["loadgen", *words]
         code: int = parsed.call(parsed)
@@ -197,8 +201,9 @@ def _do_rounds(
     progress: Progress,
     exporter: Exporter,
 ) -> int:
-    """All rounds; the exit code of the last. A target that is away between two is waited for."""
-    code = 0
+    """All rounds; the exit code is that of the worst. One that cannot begin, because its target is
+    away, does not end the others."""
+    codes = {0}
     paths: list[Path] = []
     numbers = itertools.count(1) if rounds.rounds == 0 else range(1, rounds.rounds + 1)
     for number in numbers:
@@ -210,6 +215,7 @@ def _do_rounds(
             if number == 1:
                 raise
             progress.say(f"round {number}: {error}")
+            codes.add(USAGE)
             time.sleep(_AWAY_S)
             continue
         result = rebuild(finished.path)
@@ -222,8 +228,8 @@ def _do_rounds(
             paths = paths[-rounds.keep_runs :]
         if finished.was_interrupted:
             return INTERRUPTED
-        code = INVALID if result.verdict.grade is Grade.INVALID else 0
-    return code
+        codes.add(INVALID if result.verdict.grade is Grade.INVALID else 0)
+    return next(code for code in (USAGE, INVALID, 0) if code in codes)
 
 
 def _say_what_would_be_sent(config: RunConfig, *, as_json: bool) -> int:

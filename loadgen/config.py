@@ -73,7 +73,8 @@ Headers = Annotated[
 ]
 
 
-def _http_url(url: str) -> str:
+def http_url(url: str) -> str:
+    """The URL, if it is one with a host; raises ValueError."""
     problem = "needs a URL such as http://127.0.0.1:8000"
     if not url.isprintable() or " " in url:
         raise ValueError(problem)
@@ -91,7 +92,7 @@ class TargetConfig(Strict):
     """One endpoint."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] = "target"
-    base_url: Annotated[str, AfterValidator(_http_url)]
+    base_url: Annotated[str, AfterValidator(http_url)]
 
 
 class Endpoint(StrEnum):
@@ -412,6 +413,9 @@ class RunConfig(Strict):
             raise _conflict("target", f"names must differ, got {', '.join(names)}")
         if self.compare.split_gain is not None:
             self._can_split(self.compare.split_gain, names)
+        if not self.request.stream and self.output.goodput.keys() & {"ttft", "tpot"}:
+            text = "ttft and tpot are of streams; limit e2el, or leave out --no-stream"
+            raise _conflict("goodput", text)
         return self
 
     def _can_split(self, size: int, names: list[str]) -> None:

@@ -296,9 +296,10 @@ def read_search(kind: str, path: Path) -> dict[str, Any]:
         if not known <= state.keys():
             raise ValueError("keys are missing")
         [Point.of_json(row) for row in state["points"]]
+        _ = state["config"]["run"]["targets"][0]["base_url"]
     except OSError as error:
         raise RunDirectoryError(f"--resume: {file}: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise RunDirectoryError(f"--resume: {file}: not the state of one ({error!r})") from None
     if state["kind"] != kind:
         raise RunDirectoryError(f"--resume: {path} holds a {state['kind']}, and not a {kind}")
@@ -370,9 +371,14 @@ def _told(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def read_config(kind: str, model: type[Config], path: Path, given: dict[str, Any]) -> Config:
+def read_config(
+    kind: str, model: type[Config], path: Path, given: dict[str, Any], base_url: str | None = None
+) -> Config:
     """The stored configuration, with what the command line gave over it; raises ConfigError."""
-    return validate(model, _over(read_search(kind, path)["config"], given))
+    config = _over(read_search(kind, path)["config"], given)
+    if base_url is not None:
+        config["run"]["targets"][0] |= {"base_url": base_url}
+    return validate(model, config)
 
 
 def _over(stored: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:

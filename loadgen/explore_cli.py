@@ -131,9 +131,8 @@ def _config(kind: str, model: type[Config], arguments: argparse.Namespace) -> Co
         said: dict[str, Any] = dict(flags)
         if arguments.trace is not None:
             said["trace"] = arguments.trace
-        if arguments.base_url is not None:
-            said["targets"] = [{"name": "target", "base_url": arguments.base_url}]
-        config = read_config(kind, model, arguments.resume, {"run": said, **of_points})
+        given = {"run": said, **of_points}
+        config = read_config(kind, model, arguments.resume, given, arguments.base_url)
         keep_api_key(arguments, config.run.request)
         return config
     content = read_file(arguments.config, SECTIONS[kind])

@@ -21,6 +21,7 @@ LOADS: Final[dict[Axis, str]] = {
 }
 """The field that gives a sweep's points, by what they are."""
 _MOST_POINTS: Final = 1000
+_MOST_REQUESTS: Final = 10_000_000
 _FEWEST_EACH: Final = 4
 """Requests of a closed loop or of gangs, for each place."""
 
@@ -64,7 +65,7 @@ class PointsOptions(Strict):
     num_prompts: int = Field(
         100,
         ge=2,
-        le=10_000_000,
+        le=_MOST_REQUESTS,
         description="requests of a point, at the least",
         json_schema_extra={"aliases": ["--request-count"]},
     )
@@ -166,6 +167,7 @@ class SweepConfig(SweepOptions, PointsConfig):
             for field in ("ramp_up", "workers"):
                 if field in self.run.load.model_fields_set and getattr(self.run.load, field):
                     raise conflict(field, "does not go with gangs; leave it out")
+        _check_size(self, LOADS[self.axis])
         return self
 
 
@@ -175,7 +177,7 @@ class CapacityOptions(PointsOptions):
     num_prompts: int = Field(
         200,
         ge=16,
-        le=10_000_000,
+        le=_MOST_REQUESTS,
         description="requests of a probe, at the least: the more, the surer (docs/capacity.md)",
         json_schema_extra={"aliases": ["--request-count"]},
     )
@@ -211,7 +213,15 @@ class CapacityConfig(CapacityOptions, PointsConfig):
             raise conflict("start_rate", "must lie between", ["min_rate", "max_rate"])
         for contradiction in self._rate_is_free():
             raise contradiction
+        _check_size(self, "max_rate")
         return self
+
+
+def _check_size(config: PointsConfig, field: str) -> None:
+    """Raises where the largest point has more requests than a trace may have."""
+    if (count := most_requests(config)) > _MOST_REQUESTS:
+        text = f"the largest point would have {count:,} requests, of at most {_MOST_REQUESTS:,}"
+        raise conflict(field, f"{text}; lower it or", ["seconds_per_point"])
 
 
 SECTIONS: Final[dict[str, Sections]] = {

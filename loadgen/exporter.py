@@ -229,8 +229,8 @@ class Exporter(Collector):
         registry.register(self)
         try:
             self._server = _Server(host, port, on_answered=self._on_answered)
-        except OSError as error:
-            reason = error.strerror or str(error)
+        except (OSError, UnicodeError) as error:  # the latter of a name that no host can have
+            reason = getattr(error, "strerror", None) or str(error)
             raise ConfigError(f"--metrics-port {port}: cannot serve on {host}: {reason}") from None
         self._server.set_app(make_wsgi_app(registry))
         threading.Thread(target=self._server.serve_forever, daemon=True, name="metrics").start()

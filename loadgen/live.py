@@ -42,6 +42,8 @@ LAG_BOUNDS_S: Final = tuple(
 
 
 _NO_SLO: Final = Slo()
+_FEW: Final = 64
+"""So many equal values are cheaper in the list."""
 
 
 class LiveHistogram:
@@ -58,6 +60,14 @@ class LiveHistogram:
 
     def observe(self, value: float) -> None:
         self.pending.append(value)
+
+    def observe_times(self, value: float, times: int) -> None:
+        """The same value, so many times."""
+        if times <= _FEW:
+            self.pending.extend([value] * times)
+        else:
+            self.counts[np.searchsorted(self.bounds, value)] += times
+            self.sum += value * times
 
     def flush(self) -> None:
         """Count what is pending; the list stays the same object."""
@@ -195,7 +205,7 @@ class LiveCounters:
         self.chunks += 1
         self.tokens += tokens
         if gap_s is not None and tokens:
-            self.itl_s.pending.extend([gap_s / tokens] * tokens)
+            self.itl_s.observe_times(gap_s / tokens, tokens)
 
     def settle(self, tokens: int) -> None:
         """An answer ended with so many tokens more than were counted as its chunks came.

@@ -64,6 +64,10 @@ class TextTokenizer:
     def __call__(self, text: str) -> int:
         return len(self._tokenizer.encode(text).ids)
 
+    def of_answer(self, text: str) -> int:
+        """Tokens of what a model wrote: a server puts special tokens to prompts alone."""
+        return len(self.ids(text))
+
     def ids(self, text: str) -> list[int]:
         """Token ids of the text alone, without special tokens."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids

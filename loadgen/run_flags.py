@@ -52,7 +52,8 @@ def api_key_of(arguments: argparse.Namespace) -> str | None:
     """What --api-key or --api-key-file gives; raises ConfigError."""
     if arguments.api_key is not None and arguments.api_key_file is not None:
         raise ConfigError("--api-key: leave it out, or --api-key-file")
-    flag, key = "--api-key", arguments.api_key
+    flag = "--api-key"
+    key: str | None = arguments.api_key
     if arguments.api_key_file is not None:
         flag = "--api-key-file"
         try:
@@ -60,9 +61,11 @@ def api_key_of(arguments: argparse.Namespace) -> str | None:
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or "is not text"
             raise ConfigError(f"{flag}: {arguments.api_key_file}: {reason}") from None
+    if key == "":
+        raise ConfigError(f"{flag}: is empty; leave it out where no key is needed")
     if key is not None and not (key.isascii() and key.isprintable()):
         raise ConfigError(f"{flag}: must be printable ASCII, on one line")
-    return key or None
+    return key
 
 
 def add_api_key_flags(command: argparse.ArgumentParser) -> None:

@@ -94,11 +94,14 @@ def _whole(value: Any) -> int:
 
 
 def list_runs(folder: Path) -> list[Listed | ListedSearch]:
-    """The runs of a folder, oldest first; what is no run, or cannot be read, is left out."""
+    """The runs of a folder, oldest first; what is no run, or cannot be read, is left out, as is a
+    link (`latest`): the run that it leads to is one already."""
     found: list[tuple[str, str, Listed | ListedSearch]] = []
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder; runs are written to --result-dir")
     for path in sorted(folder.iterdir()):
+        if path.is_symlink():
+            continue
         if search := header_of(path):
             found.append((str(search["started_at"]), path.name, ListedSearch(path, search)))
             continue

@@ -97,8 +97,12 @@ def secrets_of_requests(
 
 
 def clean_url(url: str) -> str:
-    """The URL without its password, and without query values whose name smells of a secret."""
+    """The URL without its password, and without query values whose name smells of a secret; one
+    that has neither as it is."""
     parts = urlsplit(url)
+    has_secrets = "@" in parts.netloc or bool(_SECRET_WORD.search(unquote_plus(parts.query)))
+    if not has_secrets and not parts.fragment:
+        return url
     host = parts.netloc.rpartition("@")[2]
     netloc = f"{STRUCK}@{host}" if "@" in parts.netloc else host
     query = [

@@ -69,6 +69,18 @@ class Service:
             response = self._send(connection, method, path, body, content_type)
             return response.read()
 
+    def ask_json(
+        self, method: str, path: str, body: bytes | None = None, timeout_s: float = _TIMEOUT_S
+    ) -> dict[str, Any]:
+        """The answer's JSON object; raises LoadgenError where it is none."""
+        try:
+            told = orjson.loads(self.ask(method, path, body, timeout_s=timeout_s))
+        except orjson.JSONDecodeError:
+            told = None
+        if not isinstance(told, dict):
+            raise LoadgenError(f"--service {self.url}: not a loadgen service")
+        return told
+
     def events(self, run_id: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """(name, content) of each event, until the service ends them."""
         with self._connection(_EVENTS_S) as connection:
@@ -140,17 +152,14 @@ def service_at(url: str, environment: Mapping[str, str] = os.environ) -> Service
 
 def describe(service: Service, body: dict[str, Any]) -> dict[str, Any]:
     """What the run would send."""
-    told: dict[str, Any] = orjson.loads(
-        service.ask("POST", "/api/runs?dry_run=true", orjson.dumps(body), timeout_s=_REPORT_S)
-    )
-    return told
+    return service.ask_json("POST", "/api/runs?dry_run=true", orjson.dumps(body), _REPORT_S)
 
 
 def upload(service: Service, path: Path) -> str:
     """The id of a trace, which is sent where the service does not have it."""
     _, data = read_trace(path)
     trace_id = hashlib.sha256(data).hexdigest()
-    known = orjson.loads(service.ask("GET", "/api/traces"))["traces"]
+    known = service.ask_json("GET", "/api/traces").get("traces", ())
     if trace_id not in {trace["id"] for trace in known}:
         service.ask("POST", "/api/traces", data, "application/jsonl", _REPORT_S)
     return trace_id
@@ -161,12 +170,14 @@ def drive(service: Service, body: dict[str, Any], progress: Progress) -> Outcome
 
     Ctrl-C stops it: once drains, twice cuts off. Raises LoadgenError where it could not be done.
     """
-    run_id = str(orjson.loads(service.ask("POST", "/api/runs", orjson.dumps(body)))["id"])
+    run_id = service.ask_json("POST", "/api/runs", orjson.dumps(body)).get("id")
+    if run_id is None:
+        raise LoadgenError(f"--service {service.url}: not a loadgen service")
     progress.say(f"{service.url}: {run_id} is in line")
     try:
         with _ctrl_c_stops(service, run_id, progress):
             _follow(service, run_id, progress)
-        detail: dict[str, Any] = orjson.loads(service.ask("GET", f"/api/runs/{run_id}"))
+        detail = service.ask_json("GET", f"/api/runs/{run_id}")
     except LoadgenError as error:
         raise LoadgenError(f"{error}; the run is {run_id}, which needs no client") from None
     state, code = detail["state"], detail["exit_code"]

@@ -31,13 +31,16 @@ class Slo:
         return Slo(seconds.get("ttft"), seconds.get("tpot"), seconds.get("e2el"))
 
     def is_met_by(self, record: RequestRecord) -> bool:
-        """Whether a record is good. A TPOT that is undefined (one token) breaks no limit."""
+        """Whether a record is good. An answer of one token has no TPOT, and breaks no limit of it;
+        one whose TPOT is not known is not good."""
         if not record.is_ok:
             return False
         if self.ttft_s is not None and (record.ttft_s is None or record.ttft_s > self.ttft_s):
             return False
-        if self.tpot_s is not None and (record.tpot_s or 0.0) > self.tpot_s:
-            return False
+        if self.tpot_s is not None:
+            has_none = record.tpot_s is None and record.output_tokens_served in (0, 1)
+            if not has_none and (record.tpot_s is None or record.tpot_s > self.tpot_s):
+                return False
         return self.e2e_s is None or record.e2e_s <= self.e2e_s
 
     def are_met_by(self, c: Columns) -> Flags:
@@ -46,7 +49,8 @@ class Slo:
         if self.ttft_s is not None:
             good = good & (c.ttft_s <= self.ttft_s)  # NaN is not
         if self.tpot_s is not None:
-            good = good & (np.nan_to_num(c.tpot_s) <= self.tpot_s)
+            has_none = (c.output_tokens_served >= 0) & (c.output_tokens_served <= 1)
+            good = good & ((c.tpot_s <= self.tpot_s) | (np.isnan(c.tpot_s) & has_none))
         if self.e2e_s is not None:
             good = good & (c.e2e_s <= self.e2e_s)
         return good

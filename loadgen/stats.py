@@ -23,6 +23,8 @@ Member = TypeVar("Member", Outcome, TokenSource)
 PERCENTILES: Final = (50.0, 90.0, 99.0)
 
 _FEWEST_CHUNKS: Final = 8
+_FEWEST_TOKENS: Final = 32
+"""More than a server decodes in the steps of one chunk."""
 _SHORTEST_S: Final = 1e-9
 """No clock tells less: what took less has no rate."""
 _AT_ONCE_S: Final = 50e-6
@@ -111,6 +113,11 @@ class Summary:
     prompt_tokens_off_max: int | None
     ok_output_tokens: int | None
     ok_output_tokens_asked: int
+    prompt_length_error: float | None
+    """The sum of |served - asked| over that of asked, of the same successes."""
+    length_shortfall: float | None
+    """Output tokens missing over those asked, of the successes whose count is told and not one of
+    chunks. What one has too much makes up for none that another lacks."""
     output_tokens_per_s: float | None
     """All output tokens over the duration: vLLM's output_throughput."""
     useful_output_tokens: int | None
@@ -130,7 +137,7 @@ class Summary:
     schedule_lag_s: Distribution | None
     chunks: int
     buffered_share: float | None
-    """Of the streams of 8 chunks or more: those of which most chunks came at one moment."""
+    """Of the streams of 8 chunks or of 32 tokens: those of which most came at one moment."""
 
     @property
     def untold(self) -> int:
@@ -155,6 +162,7 @@ def summarise(
 
     prompt_told = ok & (c.prompt_tokens_served >= 0)
     output_told = ok & (c.output_tokens_served >= 0)
+    counted = output_told & (c.source != SOURCES.index(TokenSource.CHUNKS))
     off = np.abs(c.prompt_tokens_served - c.prompt_tokens_asked)[prompt_told]
 
     def over(values: Floats, rows: Flags = ok) -> Distribution | None:
@@ -181,6 +189,11 @@ def summarise(
         prompt_tokens_off_max=int(off.max()) if len(off) else None,
         ok_output_tokens=_total(c.output_tokens_served[ok]),
         ok_output_tokens_asked=int(c.output_tokens_asked[output_told].sum()),
+        prompt_length_error=_share(off, c.prompt_tokens_asked[prompt_told]),
+        length_shortfall=_share(
+            np.maximum(c.output_tokens_asked - c.output_tokens_served, 0)[counted],
+            c.output_tokens_asked[counted],
+        ),
         output_tokens_per_s=_ratio(output_tokens, duration_s),
         useful_output_tokens=useful_output_tokens,
         useful_output_tokens_per_s=_ratio(useful_output_tokens, duration_s),
@@ -268,19 +281,32 @@ def _goodput(c: Columns, slo: Slo, duration_s: float | None) -> Goodput | None:
 
 
 def _buffered_share(c: Columns) -> float | None:
-    """Streams that a proxy seems to have held back: over half of their gaps are next to nothing.
+    """Streams that somebody held back: over half of their gaps are next to nothing, or over half of
+    their tokens came at one moment.
 
     A server that generates token by token leaves gaps; only what was kept and then let go arrives
-    in one read. A server may merge the tokens of one step, but not those of many.
+    in one read. A server may merge the tokens of one step, or of some, but not those of many.
     """
     counts = np.diff(c.first_chunk)
-    long = c.is_ok & (counts >= _FEWEST_CHUNKS)
+    has_many = c.output_tokens_served >= _FEWEST_TOKENS
+    long = c.is_ok & (counts > 0) & ((counts >= _FEWEST_CHUNKS) | has_many)
     if not long.any():
         return None
     is_close = np.concatenate((np.diff(c.chunk_s) < _AT_ONCE_S, [False]))
     is_close[c.first_chunk[1:][counts > 0] - 1] = False  # the gap to the next request's first
     close = np.add.reduceat(np.append(is_close, False), c.first_chunk[:-1]) * (counts > 0)
-    return float((close[long] > counts[long] / 2).mean())
+    is_held = close > counts / 2
+    # A moment is a chunk with all those close behind it; its tokens are those of its chunks.
+    begins = np.flatnonzero(~np.concatenate(([False], is_close[:-1])))
+    at_once = np.add.reduceat(c.tokens_by_chunk(), begins)
+    largest = np.zeros(len(c))
+    np.maximum.at(largest, np.repeat(np.arange(len(c)), counts)[begins], at_once)
+    is_held |= has_many & (largest > c.output_tokens_served / 2)
+    return float(is_held[long].mean())
+
+
+def _share(part: Ints, whole: Ints) -> float | None:
+    return float(part.sum() / whole.sum()) if whole.sum() > 0 else None
 
 
 def _total(tokens: Ints) -> int | None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Annotated, Final
+from pathlib import Path
+from typing import Annotated, Final, Self
 
 from pydantic import (
     AfterValidator,
@@ -16,14 +17,30 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
 
 class Strict(BaseModel):
-    """Unknown keys are refused, and nothing changes after validation."""
+    """Unknown keys are refused, nothing changes after validation, and all of it can be kept as
+    JSON: whole numbers that others can read, paths and texts of UTF-8."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _can_be_kept(self) -> Self:
+        for name, value in self:
+            if isinstance(value, int) and abs(value) > MOST:
+                raise conflict(name, f"must lie between -{MOST:,} and {MOST:,}")
+            if isinstance(value, str | Path) and not is_text(str(value)):
+                raise conflict(name, "must be UTF-8, without NUL")
+        return self
+
+
+def is_text(text: str) -> bool:
+    """Whether files and other programs can hold it."""
+    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def conflict(field: str, text: str, others: Iterable[str] = ()) -> PydanticCustomError:
@@ -43,6 +60,8 @@ def _told(value: float) -> float | str:
     return "inf" if value == math.inf else value
 
 
+MOST: Final = 2**53
+"""Beyond it a reader of JSON may see another number."""
 SLOWEST: Final = 1e-6
 FASTEST: Final = 1e9
 Rate = Annotated[float, AllowInfNan(True), AfterValidator(_rate), PlainSerializer(_told)]

@@ -15,7 +15,7 @@ from loadgen.clock import monotonic
 from loadgen.config import Pace
 from loadgen.journal import Journal
 from loadgen.live import LiveCounters
-from loadgen.prompts import CountTokens
+from loadgen.prompts import TextTokenizer
 from loadgen.record import Outcome, RequestRecord
 from loadgen.replay import Limits, Replay, Stop
 from loadgen.schedule import Shot, warmups
@@ -35,7 +35,7 @@ class Turn:
     trace: Trace
     script: Script
     has_sessions: bool
-    count_tokens: CountTokens | None
+    count_tokens: TextTokenizer | None
     """For servers that do not tell their token counts."""
     journal: Journal
     live: LiveCounters
@@ -65,6 +65,7 @@ class Turn:
         return self.client.prepare(options.endpoint, body)
 
     async def _fire(self, shot: Shot, request: Prepared, due_s: float) -> float:
+        count = self.count_tokens
         tells_usage = Feature.STREAM_USAGE in self.options.features
         record = await self.client.send(
             shot,
@@ -72,7 +73,7 @@ class Turn:
             self.labels,
             due_s,
             length_is_held=self.length_is_held and not self.script.may_end(shot.seq),
-            count_tokens=None if tells_usage else self.count_tokens,
+            count_tokens=None if tells_usage or count is None else count.of_answer,
         )
         self.journal.append(record)
         return record.end_s + self.labels.epoch_s

@@ -33,9 +33,9 @@ output: {label: nightly, goodput: {ttft: 500, tpot: 50}}
 """
 CONFIG: Final = f"""## The configuration file
 
-`--config FILE` gives a command in YAML or JSON what its flags give; a flag that is given wins. A key
-is its flag's name with `_` for `-`, in the section of its kind; an unknown key is an error. `trace:
-FILE` stands in place of `generate`; rounds are flags alone. With
+`--config FILE` gives a command in YAML or JSON what its flags give; a flag that is given wins. A
+key is its flag's name with `_` for `-`, in the section of its kind; an unknown key is an error.
+`trace: FILE` stands in place of `generate`; rounds are flags alone. With
 
     {EXAMPLE.strip().replace(chr(10), chr(10) + "    ")}
 

@@ -140,7 +140,8 @@ class Client:
         except TimeoutError:
             if answer.saw_done:
                 return None, ""
-            if answer.first_token_s is None and config.stream:
+            comes_first = config.first_token_timeout <= config.total_timeout
+            if answer.first_token_s is None and config.stream and comes_first:
                 return Outcome.TIMEOUT_FIRST_TOKEN, "no token within --first-token-timeout"
             return Outcome.TIMEOUT_TOTAL, "no end within --total-timeout"
         except httpx.HTTPError as error:

@@ -19,6 +19,10 @@ from loadgen.clock import monotonic
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Status lines and headers of one answer, informational ones included."""
+_CROSSED_S: Final = 0.1
+_CROSSED_CONNECTS: Final = 2.0
+"""A server's close that crosses a request is seen within a round trip of sending: within so long,
+or so many times what connecting took. Later it hung up on the request."""
 
 
 class Connection(asyncio.Protocol):
@@ -31,6 +35,7 @@ class Connection(asyncio.Protocol):
         on_lost: Callable[[Connection], None],
     ) -> None:
         self.origin = origin
+        self.asked_s = monotonic()
         self.made_s = self.idle_since_s = 0.0
         self.is_reusable = False
         """It is alive, and its last exchange left it clean."""
@@ -44,7 +49,8 @@ class Connection(asyncio.Protocol):
         self._loss: Exception | None = None
 
     async def run(self, wire: Wire, sink: ByteSink, timeouts: Timeouts) -> bool:
-        """One exchange; False if the connection was kept and died before a byte came back."""
+        """One exchange; False if it took none: the server had closed the kept connection when the
+        request came."""
         is_kept, self._was_used, self.is_reusable = self._was_used, True, False
         self._sink, self._push, self._timeouts = sink, sink.body, timeouts
         self._is_head = wire.is_head
@@ -62,7 +68,8 @@ class Connection(asyncio.Protocol):
                 self._watch()
             await ended
         except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
-            if is_kept and not self._stamp_s:
+            crossed_s = max(_CROSSED_S, _CROSSED_CONNECTS * (self.made_s - self.asked_s))
+            if is_kept and not self._stamp_s and monotonic() - self._begun_s <= crossed_s:
                 return False
             raise
         finally:

@@ -22,8 +22,9 @@ CHAT: Final = "/v1/chat/completions"
 
 
 _MOST_SHOWN_BYTES: Final = 64 * 1024
-_MOST_TOKENS: Final = 2**53
-"""A count beyond this is a server's nonsense, and no column could hold it."""
+_MOST_TOKENS: Final = 10_000_000
+"""A count beyond what a trace may ask of one request is a server's nonsense, as a -1 that was taken
+for unsigned."""
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """Text, token ids (completions only), or chat messages (chat only)."""
@@ -153,11 +154,11 @@ def error_message(answer: Mapping[str, Any]) -> str | None:
     """The error that an answer carries in one of the forms that servers use, or None."""
     error = answer.get("error")
     if isinstance(error, dict):
-        return str(error.get("message") or error)
+        return _in_one_line(str(error.get("message") or error))
     if error:
-        return str(error)
+        return _in_one_line(str(error))
     if answer.get("object") == "error":  # the form of older vLLM and of FastChat
-        return str(answer.get("message") or answer)
+        return _in_one_line(str(answer.get("message") or answer))
     return None
 
 
@@ -169,14 +170,19 @@ def error_text(body: bytes) -> str:
         return preview(body)
     if isinstance(answer, dict):
         text = error_message(answer) or str(answer.get("detail") or answer.get("message") or answer)
-        return " ".join(text.split())
+        return _in_one_line(text)
     return preview(body)
 
 
 def preview(data: bytes) -> str:
     """What a server sent, in one line. It may be long: it is cut when secrets have been struck out
     of it, since a secret that is cut is known no more."""
-    return " ".join(data[:_MOST_SHOWN_BYTES].decode("utf-8", "replace").split())
+    return _in_one_line(data[:_MOST_SHOWN_BYTES].decode("utf-8", "replace"))
+
+
+def _in_one_line(text: str) -> str:
+    """Without what moves a terminal: a server's text is shown on one."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in " ".join(text.split()))
 
 
 def _content_of(choice: Mapping[str, Any]) -> tuple[str, bool]:

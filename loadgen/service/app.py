@@ -124,8 +124,7 @@ def create_app(
         await asyncio.to_thread(service.queue.recover)
         for spec in starting:
             try:
-                if not service.queue.has(spec):
-                    service.queue.add(spec)
+                service.queue.ensure(spec)
             except LoadgenError as error:  # a full disk, say: what is there can be looked at still
                 _log.error("a run to start: %s", error)
         ticking = asyncio.create_task(service.keep_ticking())
@@ -393,7 +392,7 @@ def _add_page(app: FastAPI, service: Service) -> None:
             raise Refusal(401, "that is not the token")
         response = Response(status_code=204)
         if token is not None:
-            response.set_cookie(COOKIE, session_of(token), httponly=True, samesite="strict")
+            response.set_cookie(COOKIE, session_of(token), httponly=True, samesite="lax")
         return response
 
     @app.get("/", include_in_schema=False)
@@ -462,10 +461,6 @@ def _add_errors(app: FastAPI) -> None:
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         return told(422, f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}")
-
-    @app.exception_handler(Exception)
-    async def our_bug(request: Request, error: Exception) -> Response:
-        return told(500, "a bug of the service; its log has more")
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:

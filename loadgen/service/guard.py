@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import re
 from collections.abc import Callable, Iterable
 from typing import Final
 from urllib.parse import urlsplit
@@ -23,7 +22,7 @@ from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from loadgen.service.refusal import Refusal
-from loadgen.service.settings import Settings
+from loadgen.service.settings import HOST, Settings
 
 COOKIE: Final = "loadgen_session"
 MAX_BODY_BYTES: Final = 1 << 20
@@ -42,7 +41,6 @@ _UPLOAD_TYPES: Final = frozenset(
         "application/octet-stream",
     }
 )
-_HOST: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::\d{1,5})?")
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -77,8 +75,12 @@ class Guard:
                 await self._app(scope, receive, send)
             return
 
+        has_begun = False
+
         async def guarded(message: Message) -> None:
+            nonlocal has_begun
             if message["type"] == "http.response.start":
+                has_begun = True
                 self._on_answer(message["status"])
                 message = {**message, "headers": _with_policy(message["headers"])}
             await send(message)
@@ -88,7 +90,12 @@ class Guard:
         except Refusal as refusal:
             await refuse(guarded, refusal)
             return
-        await self._app(scope, self._in_time(scope["path"], receive), guarded)
+        try:
+            await self._app(scope, self._in_time(scope["path"], receive), guarded)
+        except Exception:
+            if not has_begun:
+                await refuse(guarded, Refusal(500, "a bug of the service; its log has more"))
+            raise
 
     def _in_time(self, path: str, receive: Receive) -> Receive:
         """The body, as long as it comes in time; raises Refusal when the application waits for it
@@ -148,7 +155,7 @@ class Guard:
 def _host_of(headers: Headers) -> str:
     """The name in the Host header, in lower case and without its port; raises Refusal."""
     hosts = headers.getlist("host")
-    found = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+    found = HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
     if found is None:
         raise Refusal(400, "host: one is needed, a name with or without a port")
     return (found["v6"] or found["name"]).lower()

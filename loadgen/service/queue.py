@@ -106,7 +106,10 @@ class Queue:
                 if row.state is State.QUEUED:
                     self._line.append(_Entry(row.id))
                 elif row.state is State.RUNNING:
-                    self._runs(_Entry(row.id))
+                    if is_held(
+                        self.folder.path / row.id / LOCK
+                    ):  # else the command line's, resumed
+                        self._runs(_Entry(row.id))
                 else:
                     self._last = row.id
             _tried("runs that repeat", partial(self._resume, rows))
@@ -185,11 +188,16 @@ class Queue:
         self._line.append(_Entry(path.name, spec, monotonic() + wait_s))
         return path.name
 
-    def has(self, spec: Spec) -> bool:
-        """Whether the same is in line or running already."""
-        asked = spec.kind, spec.shown
-        jobs = (self._job(run_id) for run_id in (*self.waiting, *self._running))
-        return any((job.get("kind"), job.get("config")) == asked for job in jobs)
+    def ensure(self, spec: Spec) -> None:
+        """Put a run in line, unless the same waits or runs already; of that, what is not on disk is
+        known again. Raises Refusal."""
+        with self._lock:
+            for entry in (*self._line, *self._running.values()):
+                job = self._job(entry.id)
+                if (job.get("kind"), job.get("config")) == (spec.kind, spec.shown):
+                    entry.spec = spec
+                    return
+            self.add(spec)
 
     def _check_disk(self) -> None:
         free = shutil.disk_usage(self._existing(self.settings.runs)).free
@@ -287,8 +295,10 @@ class Queue:
         if entry.spec is None and job["has_secrets"]:
             self._finish(entry, State.FAILED, _LOST_SECRETS)
             return
+        self.prune()
         content: dict[str, Any] = dict(job["config"] if entry.spec is None else entry.spec.content)
         try:
+            self._check_disk()
             if content.get("trace") is not None:
                 content["trace"] = str(self.traces.path(content["trace"]))
             key = self._key_of(entry.spec, content)
@@ -355,7 +365,8 @@ class Queue:
             return
         failures = 0 if row.state is State.FINISHED else int(job.get("failures", 0)) + 1
         wait_s = min(_FIRST_RETRY_S * 2.0 ** min(failures - 1, 20), _LONGEST_RETRY_S)
-        self._enqueue({**job, "failures": failures}, entry.spec, wait_s if failures else 0.0)
+        again = {**job, "keep": False, "failures": failures}
+        self._enqueue(again, entry.spec, wait_s if failures else 0.0)
         self._repeats_no_more(entry.id)
 
     def _repeats_no_more(self, run_id: str) -> None:

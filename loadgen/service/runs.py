@@ -33,8 +33,9 @@ OVER: Final = "over.json"
 LOCK: Final = "lock"
 RESULT: Final = "result.txt"
 LOG: Final = "log.txt"
-RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-"""A name that is one step of a path and no other: no separator, no dot in front."""
+RUN_ID: Final = re.compile(r"(?!compare$)[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""A name that is one step of a path and no other: no separator, no dot in front. `compare` is the
+route of two runs."""
 _SHOWN: Final = ("targets", "generate", "load", "compare", "sweep", "capacity", "fleet")
 """What is told of the configuration of a run that the service did not start: it names files."""
 _STOPPED_CODE: Final = 130
@@ -230,6 +231,8 @@ def _state_of(
         if code == _STOPPED_CODE:
             return State.STOPPED, live
         return (State.FINISHED if code in (0, 4) else State.FAILED), live
+    if (path / SEARCH).is_file() and goes_on(path):  # also one that the command line resumed
+        return State.RUNNING, live
     if over := read_object(path / OVER):
         return _ENDS.get(str(over.get("state")), State.INTERRUPTED), live
     if job:
@@ -238,8 +241,6 @@ def _state_of(
         was_started = (path / PROCESS).exists() or bool(live) or bool(header)
         return (State.INTERRUPTED if was_started else State.QUEUED), live
     if (path / SEARCH).is_file():
-        if goes_on(path):
-            return State.RUNNING, live
         return (State.FINISHED if has_ended(path) else State.INTERRUPTED), live
     if summary:
         return State.FINISHED, live

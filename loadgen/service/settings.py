@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
-from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from loadgen.client.allowed import ANY, VARIABLE, Allowed
+from loadgen.config import http_url
 from loadgen.errors import ConfigError
 from loadgen.strict import Strict
 
@@ -30,7 +31,20 @@ TOKEN_CHARS: Final = 16
 
 
 def _by_commas(value: Any) -> Any:
-    return [name for name in value.split(",") if name] if isinstance(value, str) else value
+    return [name for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+
+def _host_name(text: str) -> str:
+    """A name or an address as a Host header has it, in lower case, without its port."""
+    text = text.strip()
+    found = HOST.fullmatch(f"[{text}]" if text.count(":") > 1 and text[0] != "[" else text)
+    if found is None:
+        raise ValueError(f"{text!r}: must be a name or an address, as lab.example.com")
+    return (found["v6"] or found["name"]).lower()
+
+
+HOST: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::\d{1,5})?")
+"""Of a Host header: a name or an address, with or without a port."""
 
 
 class ServeConfig(Strict):
@@ -43,7 +57,9 @@ class ServeConfig(Strict):
     )
     port: int = Field(8765, ge=0, le=65535, description="port to serve on; 0 takes a free one")
     result_dir: Path = Field(Path("runs"), description="folder that holds the run directories")
-    allowed_host: Annotated[tuple[str, ...], BeforeValidator(_by_commas)] = Field(
+    allowed_host: Annotated[
+        tuple[Annotated[str, AfterValidator(_host_name)], ...], BeforeValidator(_by_commas)
+    ] = Field(
         (),
         description="further names that the service is reached by, as in its URL, by commas",
         json_schema_extra={"metavar": "NAME,..."},
@@ -97,7 +113,7 @@ class Settings:
     @property
     def hosts(self) -> frozenset[str]:
         """Names by which requests may ask for this service, without port, in lower case."""
-        own = {"localhost", "127.0.0.1", "::1", *map(str.lower, self.flags.allowed_host)}
+        own = {"localhost", "127.0.0.1", "::1", *self.flags.allowed_host}
         if not _is_unspecified(self.flags.host):
             own.add(self.flags.host.lower())
         return frozenset(own)
@@ -119,8 +135,12 @@ def settings_of(flags: ServeConfig, environment: Mapping[str, str] = os.environ)
             f"characters or more in {TOKEN_VARIABLE}"
         )
     grafana = environment.get(GRAFANA_VARIABLE) or None
-    if grafana is not None and urlsplit(grafana).scheme not in ("http", "https"):
-        raise ConfigError(f"{GRAFANA_VARIABLE}: needs a URL such as http://127.0.0.1:3000")
+    try:
+        _ = grafana and http_url(grafana)
+    except ValueError:
+        raise ConfigError(
+            f"{GRAFANA_VARIABLE}: needs a URL such as http://127.0.0.1:3000"
+        ) from None
     text = environment.get(VARIABLE, ANY)
     return Settings(flags, token, Allowed(text), text, grafana)
 

@@ -76,11 +76,11 @@ class Traces:
         """
         if self._uploads >= _MOST_UPLOADS:
             raise Refusal(429, "too much is being sent already", {"Retry-After": "5"})
-        self._path.mkdir(parents=True, exist_ok=True)
         self._uploads += 1
         partial = self._path / f".{secrets.token_hex(8)}.part"
         digest, size = hashlib.sha256(), 0
         try:
+            self._path.mkdir(parents=True, exist_ok=True)
             with partial.open("wb") as file:
                 async for chunk in chunks:
                     size += len(chunk)
@@ -100,9 +100,12 @@ class Traces:
             meta = {"bytes": size, **_told(figures)}
             write_whole(_meta(path), orjson.dumps(meta))
             partial.replace(path)
+        except OSError as error:
+            raise Refusal(507, f"the trace cannot be written: {error.strerror or error}") from None
         finally:
             self._uploads -= 1
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):
+                partial.unlink()
         self._prune({*in_use(), path.stem})
         return {"id": path.stem, **meta}
 

@@ -411,6 +411,22 @@ async def test_a_kept_connection_that_was_reset_is_replaced(serve: Any) -> None:
         assert server.accepted == 2
 
 
+async def test_a_server_that_hangs_up_on_a_request_is_a_failure(serve: Any) -> None:
+    """On a kept connection, too: what took the request and then hung up is not asked again."""
+
+    async def script(peer: Any) -> None:
+        await peer.request()
+        await peer.send(OK)
+        await peer.request()
+        await asyncio.sleep(0.3)
+
+    async with serve(script) as server, transports() as transport:
+        await ask(transport, server.url)
+        with pytest.raises(httpx.RemoteProtocolError):
+            await ask(transport, server.url)
+        assert server.accepted == 1
+
+
 async def test_the_replacement_is_not_replaced(serve: Any) -> None:
     """A new connection that dies without an answer is a failure, also after a stale one."""
 

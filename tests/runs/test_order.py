@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from loadgen import cli
+from loadgen.errors import TargetNotReady
+from loadgen.run import run
 from tests.runs.conftest import ENVIRONMENT, call, command, events_of, records_of
 
 pytestmark = pytest.mark.slow
@@ -94,6 +97,25 @@ def test_rounds_are_runs_of_their_own(quick: str, tmp_path: Path) -> None:
     kept = sorted((tmp_path / "two").iterdir())
     assert len(kept) == 2
     assert all((path / "report.html").exists() for path in kept)
+
+
+def test_a_round_that_cannot_begin_is_told(
+    quick: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are done all the same, and the exit code is that of the worst."""
+    began: list[str] = []
+
+    async def away_at_the_second(*given: Any) -> Any:
+        began.append("")
+        if len(began) == 2:
+            raise TargetNotReady("gone")
+        return await run(*given)
+
+    monkeypatch.setattr(cli, "run", away_at_the_second)
+    monkeypatch.setattr(cli, "_AWAY_S", 0.0)
+    words = ("run", "--base-url", quick, *DRAW, "--rounds", "3", "--result-dir", str(tmp_path))
+    assert cli.main(words) == cli.USAGE
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_rounds_go_on_until_they_are_stopped(quick: str, tmp_path: Path) -> None:

@@ -90,6 +90,24 @@ def test_there_is_a_pause_between_tries(monkeypatch: pytest.MonkeyPatch) -> None
     assert paused_s == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}"])
+def test_another_web_server_is_told(body: bytes) -> None:
+    """What answers 200 to everything, as pages for browsers do, is no loadgen service."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing."""
+
+    with web_server(Handler) as url, pytest.raises(LoadgenError, match="not a loadgen service"):
+        drive(service_at(url, {}), {}, Progress(quiet=True))
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:notaport", "http://[::1", "http://h:99999"])
 def test_an_odd_url_is_told(url: str) -> None:
     """No traceback, but what a URL looks like."""

@@ -540,3 +540,23 @@ def test_watchers_have_places(serving: Serving, slow: str) -> None:
         wait_until(is_free, "places are given back", 10)
     for _ in range(2):
         serving.client.delete(f"/api/runs/{run_id}")
+
+
+def test_a_trace_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """As a full disk is of a run: 507 and a line, and not a bug of the service."""
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / ".traces").touch()
+    with service(tmp_path / "runs") as found:
+        headers = {"content-type": "application/jsonl"}
+        answer = found.client.post("/api/traces", content=b"{}", headers=headers)
+        assert answer.status_code == 507
+        assert "cannot be written" in answer.json()["error"]["message"]
+
+
+def test_links_in_a_report_bring_the_cookie(locked: Serving) -> None:
+    """A report has no origin of its own, so its links come from another site: the cookie that they
+    need goes with what only reads, and with nothing that another site sends."""
+    answer = locked.client.post("/api/login", json={"token": TOKEN})
+    cookie = answer.headers["set-cookie"]
+    assert "SameSite=lax" in cookie
+    assert "HttpOnly" in cookie

@@ -93,7 +93,7 @@ def test_how_many_requests_a_point_has() -> None:
 
 def begun(folder: Path, **more: Any) -> tuple[Exploration[SweepConfig], SweepConfig]:
     run = RUN | {
-        "targets": [{"base_url": f"http://user:{SECRET}@127.0.0.1:1"}],
+        "targets": [{"name": "mine", "base_url": f"http://user:{SECRET}@127.0.0.1:1"}],
         "request": {
             "header": {"X-Key": SECRET},
             "extra_body": {"token": SECRET},
@@ -202,16 +202,15 @@ def test_a_changed_flag_is_an_error_that_names_it(
 def test_secrets_that_are_given_again_are_used(tmp_path: Path) -> None:
     """With header, body and URL given again it goes on, and sends them."""
     exploration, config = begun(tmp_path)
-    again = {
-        "targets": [{"name": "target", "base_url": config.run.targets[0].base_url}],
-        "request": {"header": ["X-Key=other"], "extra_body": {"token": SECRET}},
-    }
-    found = read_config("sweep", SweepConfig, exploration.path, {"run": again})
+    again = {"request": {"header": ["X-Key=other"], "extra_body": {"token": SECRET}}}
+    (target,) = config.run.targets
+    assert target.name == "mine"
+    found = read_config("sweep", SweepConfig, exploration.path, {"run": again}, target.base_url)
     went_on = Exploration.go_on("sweep", found, exploration.path)
     assert went_on.config.run.request.header == {"X-Key": "other"}
 
 
-@pytest.mark.parametrize("damage", ["trace", "state", "kind", "version", "gone"])
+@pytest.mark.parametrize("damage", ["trace", "state", "config", "kind", "version", "gone"])
 def test_a_damaged_directory_is_told(tmp_path: Path, damage: str) -> None:
     """A trace, a state or a version that is not what it was begun with is an error, not a guess."""
     exploration, config = begun(tmp_path)
@@ -224,7 +223,7 @@ def test_a_damaged_directory_is_told(tmp_path: Path, damage: str) -> None:
     elif damage == "state":
         state.write_bytes(b'{"kind": ')
     else:
-        key = {"kind": "kind", "version": "loadgen"}[damage]
+        key = {"kind": "kind", "version": "loadgen", "config": "config"}[damage]
         state.write_bytes(orjson.dumps(content | {key: "other"}))
     with pytest.raises(RunDirectoryError):
         Exploration.go_on("sweep", config, exploration.path)

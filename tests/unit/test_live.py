@@ -173,3 +173,17 @@ def test_live_figures_are_those_of_the_record(name: str) -> None:
     for histogram, values in expected:
         assert histogram.count == len(values)
         assert histogram.sum == pytest.approx(sum(values))
+
+
+def test_one_value_many_times() -> None:
+    """A chunk of many tokens is as many observations, and no list of them."""
+    histogram, one_by_one = LiveHistogram((1.0, 2.0)), LiveHistogram((1.0, 2.0))
+    for value, times in ((1.0, 3), (1.5, 10_000), (9.0, 70)):
+        histogram.observe_times(value, times)
+        for _ in range(times):
+            one_by_one.observe(value)
+    assert len(histogram.pending) == 3
+    histogram.flush()
+    one_by_one.flush()
+    assert histogram.counts.tolist() == one_by_one.counts.tolist()
+    assert histogram.sum == pytest.approx(one_by_one.sum)

@@ -20,6 +20,7 @@ from loadgen.client.openai import (
     MalformedAnswer,
     build_body,
     decode,
+    error_message,
     error_text,
     preview,
 )
@@ -399,3 +400,20 @@ def test_preview_cuts_no_secret() -> None:
 def test_captured_whole_answers(name: str, expected: Delta) -> None:
     """A real server's answer that is not streamed gives text, finish and usage."""
     assert decode(capture(name)) == expected
+
+
+def test_a_servers_text_moves_no_terminal() -> None:
+    """Control characters of an error are shown as what they are not."""
+    data = orjson.dumps({"error": {"message": "no\x1b[2J\x1b]0;owned\x07 model\u202e"}})
+    shown = error_text(data)
+    assert shown.isprintable()
+    assert "model" in shown
+    assert error_message(orjson.loads(data)) == shown
+    assert preview(b"a\x1b[2Jb").isprintable()
+
+
+@pytest.mark.parametrize("count", [2**32 - 1, 10**9, -1])
+def test_an_absurd_count_is_none(count: int) -> None:
+    """No answer has so many tokens, and nothing could hold them."""
+    delta = decode(event(choices=[], usage={"completion_tokens": count, "prompt_tokens": 3}))
+    assert (delta.completion_tokens, delta.prompt_tokens) == (None, 3)

@@ -9,7 +9,14 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from loadgen.errors import ConfigError
-from loadgen.prompts import WORDS, PromptMaker, Recipe, find_tokenizer, load_tokenizer
+from loadgen.prompts import (
+    WORDS,
+    PromptMaker,
+    Recipe,
+    TextTokenizer,
+    find_tokenizer,
+    load_tokenizer,
+)
 
 Build = Callable[[], Tokenizer]
 
@@ -244,3 +251,10 @@ def test_what_is_added_keeps_what_was_there(build: Build, tmp_path: Path) -> Non
     assert tokenizer(" ".join(longer)) == 120
     message = " ".join(maker.message("said", 25))
     assert len(tokenizer.ids(message)) == 25
+
+
+def test_an_answer_has_no_special_tokens() -> None:
+    """They are a prompt's: the tokens of what a model wrote are those of the text alone."""
+    count = TextTokenizer(with_special_tokens())
+    assert count("time year") > count.of_answer("time year") == 2
+    assert count.of_answer("") == 0

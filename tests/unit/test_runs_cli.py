@@ -324,3 +324,12 @@ def test_what_is_kept_is_not_pruned(folder: Path, capsys: pytest.CaptureFixture[
     assert "asked to keep it" in capsys.readouterr().out
     left = {path.name for path in folder.iterdir()}
     assert left == {"r1", "waits", "s", "notes", "file.txt"}
+
+
+def test_a_link_is_no_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The customary `latest` is not listed beside its run, and never pruned in its place."""
+    (folder / "latest").symlink_to(folder / "r3")
+    assert main(["runs", "prune", str(folder), "--keep", "1"]) == 0
+    assert [path.name for path in sorted(folder.glob("r?"))] == ["r3"]
+    assert main(["runs", "show", str(folder / "latest")]) == 0
+    assert "r3" in capsys.readouterr().out

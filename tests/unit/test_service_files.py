@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -12,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
@@ -233,6 +235,32 @@ def test_recent_percentiles_lie_where_the_values_do() -> None:
     assert _percentile_ms(np.zeros_like(histogram.counts), 0.5) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Lab.Example, b:8765", {"lab.example", "b"}),
+        ("[fd00::1],fd00::2", {"fd00::1", "fd00::2"}),
+        ("https://x", None),
+        ("a b", None),
+    ],
+)
+def test_names_of_the_service_are_those_of_hosts(text: str, expected: set[str] | None) -> None:
+    """As a URL has them, whose port does not matter; what no Host header can say is refused."""
+    if expected is None:
+        with pytest.raises(ValueError, match="a name or an address"):
+            ServeConfig(allowed_host=text)  # type: ignore[arg-type]
+        return
+    hosts = settings_of(ServeConfig(allowed_host=text), {}).hosts  # type: ignore[arg-type]
+    assert hosts == {"localhost", "127.0.0.1", "::1", *expected}
+
+
+@pytest.mark.parametrize("url", ["http://[", "ftp://x", "http://"])
+def test_an_odd_url_of_grafana_is_told(url: str) -> None:
+    """In one line, before the service starts."""
+    with pytest.raises(ConfigError, match="LOADGEN_GRAFANA_URL"):
+        settings_of(ServeConfig(), {"LOADGEN_GRAFANA_URL": url})
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
 def test_loopback_needs_no_token(host: str) -> None:
     """Only those on the machine reach it."""
@@ -270,3 +298,23 @@ def test_every_route_is_documented() -> None:
         for method in methods:
             told = path.replace("{run_id}", "{id}")
             assert f"{method.upper()} {told}" in page, (method, path)
+
+
+def test_a_bug_is_answered_behind_the_guard(tmp_path: Path) -> None:
+    """What escapes the application has the headers of every answer, and is counted."""
+    app = create_app(settings_of(ServeConfig(result_dir=tmp_path), {}))
+
+    @app.get("/api/bug")
+    async def bug() -> None:
+        raise RuntimeError("oops")
+
+    async def ask(*paths: str) -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return [await client.get(path) for path in paths]
+
+    answer, metrics = asyncio.run(ask("/api/bug", "/metrics"))
+    assert answer.status_code == 500
+    assert "a bug of the service" in answer.json()["error"]["message"]
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert 'loadgen_service_answers_total{status="5xx"} 1.0' in metrics.text

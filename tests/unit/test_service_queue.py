@@ -349,3 +349,72 @@ def test_secrets_in_keys_that_a_client_chooses_are_struck(tmp_path: Path) -> Non
 def test_a_key_that_could_not_be_struck_is_refused(tmp_path: Path) -> None:
     """One of three characters would stand in texts."""
     assert "4 characters" in refused(tmp_path, api_key="abc")
+
+
+SECRET: dict[str, Any] = {"request": {"extra_body": {"chat_template_kwargs": {"thinking": False}}}}
+
+
+@pytest.mark.parametrize("is_running", [False, True], ids=["in line", "running"])
+def test_what_repeats_is_given_its_secrets_again(tmp_path: Path, is_running: bool) -> None:
+    """A start file that names what waits or runs from before brings what is not on disk."""
+    asked = spec(tmp_path, repeat=True, **SECRET)
+    Queue(settings(tmp_path), {}).add(asked)
+    (run_id,) = [path.name for path in tmp_path.iterdir() if path.is_dir() and path.name[0] != "."]
+    queue = Queue(settings(tmp_path), {})
+    lock = os.open(tmp_path / run_id / "lock", os.O_RDWR | os.O_CREAT)
+    try:
+        if is_running:
+            hold(lock)
+        queue.recover()
+    finally:
+        os.close(lock)
+    queue.ensure(asked)
+    entries = [*queue._line, *queue._running.values()]
+    assert [(entry.id, entry.spec) for entry in entries] == [(run_id, asked)]
+
+
+def test_what_repeats_is_kept_once(tmp_path: Path) -> None:
+    """Keep holds the run that it was said of, and none of those that come after it."""
+    put(tmp_path, "first", job=job(kind="odd", repeat=True, keep=True))
+    queue = Queue(settings(tmp_path), {})
+    queue.recover()
+    queue.tick()
+    (again,) = queue.waiting
+    assert [queue._job(name)["keep"] for name in ("first", again)] == [True, False]
+
+
+def test_a_full_disk_fails_a_run_at_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only when it is asked for: what repeats asks nobody."""
+    queue = Queue(settings(tmp_path), {})
+    run_id = queue.add(spec(tmp_path))
+    monkeypatch.setattr(queue_module, "_LEAST_FREE_BYTES", 2**62)
+    found = ticked(queue, run_id)
+    assert found.state is State.FAILED
+    assert "disk is nearly full" in (found.error or "")
+
+
+def test_a_search_that_the_command_line_goes_on_with_is_running(tmp_path: Path) -> None:
+    """Not interrupted, and never pruned; and the service does not take it for one of its own."""
+    search = {"kind": "sweep", "config": {"run": {"targets": [{"name": "a"}]}}, "points": []}
+    path = put(tmp_path, "s", job=job(kind="sweep"), search=search, over={"state": "interrupted"})
+    trace = os.open(path / "trace.jsonl", os.O_RDWR | os.O_CREAT)
+    queue = Queue(settings(tmp_path, keep_runs=1), {})
+    try:
+        hold(trace)
+        queue.recover()
+        queue.tick()
+        assert [found.state for found in queue.folder.rows()] == [State.RUNNING]
+        assert to_prune(queue.folder.rows(), 0, 0) == []
+    finally:
+        os.close(trace)
+    assert [found.state for found in queue.folder.rows()] == [State.INTERRUPTED]
+
+
+@pytest.mark.parametrize("url", ["HTTP://127.0.0.1:9", "http://127.0.0.1:9/?a=b%20c"])
+def test_a_url_without_secrets_is_kept_as_it_is(tmp_path: Path, url: str) -> None:
+    """So that its run needs nothing that a restart would lose."""
+    queue = Queue(settings(tmp_path), {})
+    run_id = queue.add(spec(tmp_path, targets=[{"base_url": url}]))
+    assert queue._job(run_id)["has_secrets"] is False
