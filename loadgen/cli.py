@@ -130,6 +130,8 @@ def compare(arguments: argparse.Namespace) -> int:
     """Replay one trace on several targets, in turn."""
     content = read_config(arguments.config)
     targets = [_target_of(text) for text in arguments.target] or _targets_in(content)
+    for flag, field in (("--target-model", "model"), ("--target-api-key-env", "api_key_env")):
+        targets = _with_own(targets, flag, field, getattr(arguments, f"target_{field}"))
     if len(targets) < 2:
         raise ConfigError("--target: a comparison needs two or more; for one, `loadgen run`")
     return _finish(arguments, content, targets)
@@ -245,6 +247,27 @@ def _say_what_would_be_sent(config: RunConfig, *, as_json: bool) -> int:
     return 0
 
 
+def _with_own(
+    targets: list[TargetConfig], flag: str, field: str, texts: Sequence[str]
+) -> list[TargetConfig]:
+    """The targets with what each NAME=VALUE says of the one of that name; raises ConfigError."""
+    own = dict[str, str]()
+    for text in texts:
+        name, _, value = text.partition("=")
+        if name not in {target.name for target in targets} or not value:
+            names = ", ".join(target.name for target in targets)
+            raise ConfigError(f"{flag}: each must be NAME=VALUE, of a target ({names})")
+        own[name] = value
+    try:
+        return [
+            validate(TargetConfig, target.model_dump() | {field: own.get(target.name, known)})
+            for target in targets
+            for known in [getattr(target, field)]
+        ]
+    except ConfigError as error:
+        raise ConfigError(f"{flag} NAME=VALUE: {error}") from None
+
+
 def _add_run(commands: Any) -> None:
     command = commands.add_parser(
         "run",
@@ -276,6 +299,21 @@ def _add_compare(commands: Any) -> None:
         default=[],
         metavar="NAME=URL",
         help="an endpoint; give two or more",
+    )
+    command.add_argument(
+        "--target-model",
+        action="append",
+        default=[],
+        metavar="NAME=MODEL",
+        help="model to ask this target for, in place of --model",
+    )
+    command.add_argument(
+        "--target-api-key-env",
+        action="append",
+        default=[],
+        metavar="NAME=VARIABLE",
+        help="environment variable that holds this target's API key; without it, a target gets "
+        "the key that all get",
     )
     add_flags(command, "order of the targets", CompareConfig)
     _add_run_flags(command, compare)

@@ -88,11 +88,19 @@ def http_url(url: str) -> str:
     return url
 
 
+EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
 class TargetConfig(Strict):
-    """One endpoint."""
+    """One endpoint, and what its requests have that those to others have not."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] = "target"
     base_url: Annotated[str, AfterValidator(http_url)]
+    model: str | None = Field(None, min_length=1, description="in place of request.model")
+    api_key_env: EnvironmentName | None = Field(
+        None,
+        description="in place of request.api_key_env: environment variable with this target's key",
+    )
 
 
 class Endpoint(StrEnum):
@@ -152,7 +160,7 @@ class RequestConfig(Strict):
         description="further fields of the request body",
         json_schema_extra={"metavar": "JSON"},
     )
-    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = Field(
+    api_key_env: EnvironmentName = Field(
         DEFAULT_API_KEY_ENV,
         description="environment variable that holds the API key",
         json_schema_extra={"metavar": "NAME"},
@@ -175,6 +183,11 @@ class RequestConfig(Strict):
         for key in (self.extra_body or {}).keys() & _OURS.keys():
             raise _conflict("extra_body", f"{key} is set by loadgen itself; use {_OURS[key]}")
         return self
+
+    def to(self, target: TargetConfig) -> RequestConfig:
+        """What requests to one target have."""
+        own = {"model": target.model, "api_key_env": target.api_key_env}
+        return self.model_copy(update={key: value for key, value in own.items() if value})
 
 
 _OURS: Final = {
@@ -444,5 +457,5 @@ class RunConfig(Strict):
         if size is None:
             return legs
         second = self.targets[1]
-        gangs = TargetConfig(name=second.name + GANGS, base_url=second.base_url)
+        gangs = second.model_copy(update={"name": second.name + GANGS})
         return (*legs, Leg(gangs, self.load.in_gangs(size)))

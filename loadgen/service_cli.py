@@ -35,7 +35,9 @@ def _body(arguments: argparse.Namespace, config: RunConfig) -> dict[str, Any]:
     """What was said, and no default: the service refuses what is not for a client to say."""
     said = config.model_dump(mode="json", exclude_unset=True)
     body = {key: value for key, value in said.items() if value not in ({}, None)}
-    body["targets"] = [target.model_dump(mode="json") for target in config.targets]
+    body["targets"] = [
+        target.model_dump(mode="json", exclude_none=True) for target in config.targets
+    ]
     body["kind"] = "compare" if len(config.targets) > 1 else "run"
     body.pop("trace", None)
     if config.trace is not None:

@@ -10,7 +10,7 @@ import asyncio
 import os
 import re
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
@@ -57,7 +57,7 @@ class Client:
 
     def __init__(self, target: TargetConfig, config: RequestConfig, live: LiveCounters) -> None:
         self.target = target
-        self._config = config
+        self._config = config = config.to(target)
         self._live = live
         api_key = api_key_of(config)
         headers = httpx.Headers(
@@ -253,11 +253,12 @@ def api_key_of(config: RequestConfig) -> str | None:
     return api_key
 
 
-def redactor_of(targets: Iterable[TargetConfig], config: RequestConfig) -> Redactor:
+def redactor_of(targets: Sequence[TargetConfig], config: RequestConfig) -> Redactor:
     """Knows every secret that requests to these targets carry."""
     urls = [target.base_url for target in targets]
     carried = secrets_of_requests(urls, config.header, config.extra_body)
-    return Redactor([api_key_of(config), *carried])
+    keys = [api_key_of(config.to(target)) for target in targets]
+    return Redactor([*keys, *carried])
 
 
 def url_of(base_url: str, endpoint: str) -> str:

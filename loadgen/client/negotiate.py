@@ -133,7 +133,7 @@ async def _model(
     client: Client, request: RequestConfig, deadline_s: float
 ) -> tuple[str, int | None]:
     """(model, its context length where told), once the target answers at all."""
-    asked = request.model
+    asked = request.to(client.target).model
     where = _where(client)
     while True:
         try:

@@ -92,6 +92,7 @@ KINDS: Final = {
 
 _OF_RESULTS: Final = {"label", "metadata", "goodput", "metric_percentiles"}
 _WITHHELD: Final[dict[type[BaseModel], set[str]]] = {
+    TargetConfig: {"api_key_env"},
     GeneratorConfig: {"lengths_from"},
     RequestConfig: {"tokenizer", "token_ids", "transport"},
     OutputConfig: OutputConfig.model_fields.keys() - _OF_RESULTS,
@@ -225,8 +226,8 @@ def read_spec(body: Any, settings: Settings, environment: Mapping[str, str]) -> 
 
 
 def _only_allowed(section: Any, name: str, model: type[BaseModel]) -> None:
-    if isinstance(section, dict):
-        for key in section:
+    for part in section if isinstance(section, list) else [section]:
+        for key in part if isinstance(part, dict) else ():
             if key in model.model_fields and key not in fields_of(model):
                 raise Refusal(422, f"{name}.{key}: is not for a client of the service to say")
 
@@ -326,16 +327,16 @@ def _schema_of(name: str, kind: Kind) -> dict[str, Any]:
     }
     for section, model in kind.sections.items():
         whole = _inline(model.model_json_schema())
+        allowed = fields_of(model)
+        whole["properties"] = {
+            key: value for key, value in whole["properties"].items() if key in allowed
+        }
         if section == "targets":
             whole = {
                 "type": "array",
                 "minItems": kind.fewest_targets,
                 "maxItems": kind.most_targets,
                 "items": whole,
-            }
-        else:
-            whole["properties"] = {
-                key: value for key, value in whole["properties"].items() if key in fields_of(model)
             }
         if section == "fleet":
             whole["properties"]["replicas"]["maximum"] = _MOST_REPLICAS

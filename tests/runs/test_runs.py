@@ -124,6 +124,28 @@ def test_a_storm_of_errors_stops_the_run(tmp_path: Path) -> None:
     assert "--max-error-share" in done.summary["stopped"]
 
 
+def test_targets_have_keys_and_models_of_their_own(tmp_path: Path) -> None:
+    """Each is asked with its own, and neither sees the other's."""
+    with (
+        truth("--api-key", "key-of-a", "--model", "one") as a,
+        truth("--api-key", "key-of-b", "--model", "two") as b,
+    ):
+        done = call(
+            *("compare", "--target", f"a={a}", "--target", f"b={b}", "--num-prompts", "5"),
+            *("--request-rate", "50", "--output-len", "3", "--model", "one"),
+            *("--target-model", "b=two", "--target-api-key-env", "b=KEY_B"),
+            *("--result-dir", str(tmp_path), "--json", "--quiet"),
+            OPENAI_API_KEY="key-of-a",
+            KEY_B="key-of-b",
+        )
+    assert done.code in (0, 4), done.stderr
+    header = json.loads((done.path / "header.json").read_bytes())
+    assert [target["model"] for target in header["targets"]] == ["one", "two"]
+    assert {t["completed"] for t in done.summary["targets"].values()} == {5}
+    files = [path.read_bytes() for path in done.path.iterdir()]
+    assert not any(key in data for data in files for key in (b"key-of-a", b"key-of-b"))
+
+
 def test_a_key_is_found_in_no_artefact(tmp_path: Path) -> None:
     """Keys in the environment, a header, a URL and a body field reach the server and no file."""
     keys = [f"canary-{n}-0123456789abcdef" for n in range(4)]

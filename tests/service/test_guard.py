@@ -170,7 +170,7 @@ def test_the_page_logs_in(locked: Serving) -> None:
         answer = browser.post("/api/login", json={"token": TOKEN})
         cookie = answer.headers["set-cookie"]
         assert "HttpOnly" in cookie
-        assert "samesite=strict" in cookie.lower()
+        assert "samesite=lax" in cookie.lower()  # a report's links come from no origin of its own
         assert TOKEN not in cookie
         assert browser.get("/api/runs").status_code == 200
 
@@ -551,12 +551,3 @@ def test_a_trace_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         answer = found.client.post("/api/traces", content=b"{}", headers=headers)
         assert answer.status_code == 507
         assert "cannot be written" in answer.json()["error"]["message"]
-
-
-def test_links_in_a_report_bring_the_cookie(locked: Serving) -> None:
-    """A report has no origin of its own, so its links come from another site: the cookie that they
-    need goes with what only reads, and with nothing that another site sends."""
-    answer = locked.client.post("/api/login", json={"token": TOKEN})
-    cookie = answer.headers["set-cookie"]
-    assert "SameSite=lax" in cookie
-    assert "HttpOnly" in cookie

@@ -22,6 +22,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from servers.local import start_toy
+from tests.runs.conftest import call
 from tests.service.conftest import ENVIRONMENT, TOKEN, Serving, service
 
 pytestmark = pytest.mark.slow
@@ -79,7 +80,7 @@ def page(browser: Browser, serving: Serving) -> Iterator[Page]:
     opened.on("pageerror", lambda error: said.append(str(error)))
     yield opened
     context.close()
-    assert [text for text in said if "422" not in text and "403" not in text] == []
+    assert [text for text in said if not re.search("403|422|429", text)] == []
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +161,26 @@ def test_a_run_is_stopped_from_the_page(page: Page, serving: Serving, slow: str)
     expect(page.locator(".state")).to_contain_text("stopped", timeout=60_000)
 
 
+def test_refused_events_are_asked_for_again(page: Page, serving: Serving, quick: str) -> None:
+    """Until they come the figures are called old, and a run that ends meanwhile is seen to end."""
+    run_id = serving.start(quick, requests=2000, rate=20)
+    serving.wait(run_id, "running")
+    problem = page.get_by_role("alert")
+    page.route("**/events", lambda route: route.fulfill(status=429))
+    page.goto(f"/#/run/{run_id}")
+    expect(problem).to_contain_text("Live figures are interrupted")
+    page.unroute("**/events")
+    expect(problem).to_be_empty(timeout=20_000)
+    plot = page.get_by_role("img").first
+    expect(plot).to_have_attribute("aria-label", re.compile(r"target [1-9]"), timeout=20_000)
+    page.route("**/events", lambda route: route.fulfill(status=429))
+    page.reload()
+    expect(problem).to_contain_text("Live figures are interrupted")
+    serving.client.delete(f"/api/runs/{run_id}")
+    expect(page.locator(".state")).to_contain_text("stopped", timeout=30_000)
+    expect(problem).not_to_contain_text("Live figures")
+
+
 def test_a_run_of_the_command_line_has_no_stop(page: Page, serving: Serving, slow: str) -> None:
     """The service cannot stop what it did not start, so its page does not offer it, whatever the
     events tell."""
@@ -193,6 +214,42 @@ def test_two_runs_are_compared_from_the_list(page: Page, two: list[str]) -> None
     expect(page.get_by_text("different traces")).to_be_visible()
     row = page.get_by_role("row", name=re.compile("TTFT p50, ms"))
     expect(row.first).to_contain_text("×")
+
+
+def test_a_renamed_run_is_compared(page: Page, serving: Serving, quick: str) -> None:
+    """A comparison links to the runs by the ids that they have now."""
+    run_id = serving.start(quick, rate=100)
+    serving.wait(run_id)
+    assert call("runs", "rename", str(serving.runs / run_id), "renamed").code == 0
+    page.goto("/#/compare/renamed/renamed")
+    page.get_by_role("link", name="renamed").first.click()
+    expect(page.locator(".state")).to_contain_text("finished")
+
+
+def test_pages_are_turned_by_keyboard(page: Page, serving: Serving) -> None:
+    """The focus stays where it can, and where a page's runs are removed the last one is shown."""
+    folders = [serving.runs / f"of-many-{place}" for place in range(60)]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "header.json").write_text('{"label": "of many"}')
+    page.goto("/")
+    page.get_by_label("Label").fill("of many")
+    expect(page.get_by_text("1 to 25 of 60")).to_be_visible()
+    older = page.get_by_role("button", name="Older")
+    newer = page.get_by_role("button", name="Newer")
+    older.press("Enter")
+    expect(page.get_by_text("26 to 50 of 60")).to_be_visible()
+    expect(older).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("51 to 60 of 60")).to_be_visible()
+    expect(newer).to_be_focused()
+    for folder in folders[30:]:
+        shutil.rmtree(folder)
+    expect(page.get_by_text("26 to 30 of 30")).to_be_visible()
+    for folder in folders[:30]:
+        shutil.rmtree(folder)
+    expect(page.get_by_text("No run is like that.")).to_be_visible()
+    expect(page.get_by_role("heading", name="Runs")).to_be_focused()
 
 
 def test_the_list_is_filtered(page: Page, two: list[str]) -> None:
@@ -237,6 +294,19 @@ def test_by_keyboard_alone(page: Page, two: list[str]) -> None:
         if page.evaluate("document.activeElement.textContent") == "Report":
             return
     raise AssertionError("the report is not reached")
+
+
+def test_the_skip_link_leaves_the_address(page: Page) -> None:
+    """It moves the focus alone; an address that names nothing shows the list."""
+    page.goto("/#/new")
+    expect(page.get_by_role("heading", name="New run")).to_be_visible()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    assert page.url.endswith("/#/new")
+    page.goto("/#main")
+    page.reload()
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
 
 
 def test_a_key_is_sent_and_forgotten(page: Page, serving: Serving, quick: str) -> None:
@@ -393,11 +463,12 @@ def test_axe_finds_nothing(
 
 
 def test_the_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
-    """Without the cookie the page is its login; the wrong token is told, the right one opens."""
+    """Without the cookie the page is its login; the wrong token is told, the right one opens
+    what the address names."""
     with service(tmp_path / "runs", LOADGEN_API_TOKEN=TOKEN) as found:
         context = browser.new_context(base_url=found.url)
         opened = context.new_page()
-        opened.goto("/")
+        opened.goto("/#/new")
         field = opened.get_by_label("LOADGEN_API_TOKEN")
         field.fill("not the token, by far")
         opened.get_by_role("button", name="Open").click()
@@ -405,7 +476,7 @@ def test_the_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
         assert Axe().run(opened).response["violations"] == []
         field.fill(TOKEN)
         opened.get_by_role("button", name="Open").click()
-        expect(opened.get_by_role("heading", name="Runs")).to_be_visible()
+        expect(opened.get_by_role("heading", name="New run")).to_be_visible()
         assert opened.evaluate("document.cookie") == ""
         assert TOKEN not in opened.content()
         context.close()

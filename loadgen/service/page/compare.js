@@ -17,19 +17,20 @@ export function showComparison(main, a, b) {
   const body = el("div", {}, el("p", {}, "Reading the records of both…"));
   main.replaceChildren(el("p", {}, el("a", { href: "#/" }, "← Runs")), el("h1", { tabindex: "-1" }, "Two runs compared"), body);
   ask("GET", `/api/runs/compare?${new URLSearchParams({ a, b })}`).then(
-    (found) => { body.replaceChildren(...show(found)); say("The comparison is there."); },
+    (found) => { body.replaceChildren(...show(found, a, b)); say("The comparison is there."); },
     (error) => body.replaceChildren(el("p", { class: "problem", role: "alert" }, error.message)));
   return () => {};
 }
 
-function show(found) {
-  const name = (run) => el("span", {}, el("a", { href: `#/run/${run.run_id}` }, run.label || run.run_id), ` (${run.kind}, ${when(run.started_at)})`);
+function show(found, a, b) {
+  // By the id that was asked for: the run_id of a renamed run is no address.
+  const name = (run, id) => el("span", {}, el("a", { href: `#/run/${id}` }, run.label || id), ` (${run.kind}, ${when(run.started_at)})`);
   const isSimulated = found.a.kind === "simulate" && found.b.kind === "simulate";
   const notes = found.same_trace && isSimulated ? "Both simulated the same requests, which are compared one by one." : found.same_trace
     ? "Both sent the same requests, which are compared one by one. The runs were not made at one time: what drifted between them is part of the difference, and no interval covers it."
     : "They replayed different traces: what differs may be the work, and not the target.";
   return [
-    el("dl", { class: "pair" }, el("dt", {}, "a"), el("dd", {}, name(found.a)), el("dt", {}, "b"), el("dd", {}, name(found.b))),
+    el("dl", { class: "pair" }, el("dt", {}, "a"), el("dd", {}, name(found.a, a)), el("dt", {}, "b"), el("dd", {}, name(found.b, b))),
     el("p", { class: found.same_trace ? null : "notice" }, notes),
     ...found.notes.map((note) => el("p", { class: "notice" }, note)),
     ...found.pairs.map((pair) => el("section", {}, el("h2", {}, pair.a === pair.b ? pair.a : `${pair.a} and ${pair.b}`),

@@ -25,6 +25,11 @@ export function say(text) {
   document.getElementById("said").textContent = text;
 }
 
+// In a line that is read aloud when it changes: the same text again is no change.
+export function tell(line, text) {
+  if (line.textContent !== text) line.textContent = text;
+}
+
 export function number(value, digits = 0) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });

@@ -1,7 +1,7 @@
 // The runs of the folder, with filters, pages, and a choice of two to compare.
 
 import { ask } from "./api.js";
-import { badge, el, number, say, when } from "./dom.js";
+import { badge, el, number, say, tell, when } from "./dom.js";
 
 const PER_PAGE = 25;
 const AGAIN_MS = 2000;
@@ -11,8 +11,8 @@ export function showList(main) {
   const filters = { kind: "", state: "", label: "", verdict: "" };
   let offset = 0;
   let timer = 0;
-  let isGone = false;
-  let shown = "";
+  let asked = 0;
+  let total = null; // that was said
 
   const choice = (name, title, words) => {
     const field = el("select", { id: `by-${name}`, onchange: () => change(name, field.value) },
@@ -24,11 +24,15 @@ export function showList(main) {
   // A phone shows a row as a block, which would take a table's meaning from it: roles give it back.
   const body = el("tbody", { role: "rowgroup" });
   const none = el("p", { class: "notice", hidden: true });
-  const pages = el("p", { class: "pages" });
+  const newer = el("button", { type: "button", onclick: () => turn(-PER_PAGE) }, "Newer");
+  const older = el("button", { type: "button", onclick: () => turn(PER_PAGE) }, "Older");
+  const range = el("span");
+  const pages = el("p", { class: "pages", hidden: true }, newer, range, older);
+  const heading = el("h1", { tabindex: "-1" }, "Runs");
   const problem = el("p", { class: "problem", role: "alert" });
 
   main.replaceChildren(
-    el("div", { class: "title" }, el("h1", { tabindex: "-1" }, "Runs"), el("a", { class: "button primary", href: "#/new" }, "New run")),
+    el("div", { class: "title" }, heading, el("a", { class: "button primary", href: "#/new" }, "New run")),
     el("form", { class: "filters", role: "search", "aria-label": "Filter runs", onsubmit: (event) => event.preventDefault() },
       choice("kind", "Kind", ["run", "compare", "sweep", "capacity", "simulate"]),
       choice("state", "State", ["queued", "running", "finished", "failed", "stopped", "interrupted"]),
@@ -46,6 +50,12 @@ export function showList(main) {
   function change(name, value) {
     filters[name] = value;
     offset = 0;
+    total = null;
+    refresh();
+  }
+
+  function turn(by) {
+    offset = Math.max(0, offset + by);
     refresh();
   }
 
@@ -62,34 +72,43 @@ export function showList(main) {
 
   async function refresh() {
     clearTimeout(timer);
+    const mine = ++asked;
     const query = new URLSearchParams({ limit: PER_PAGE, offset });
     for (const [name, value] of Object.entries(filters)) if (value) query.set(name, value);
     try {
       const found = await ask("GET", `/api/runs?${query}`);
-      if (isGone) return;
-      problem.textContent = "";
-      const text = JSON.stringify(found);
-      if (text !== shown) render(found);
-      shown = text;
+      if (mine !== asked) return;
+      if (offset > 0 && offset >= found.total) { // runs were removed, and this page with them
+        offset = Math.max(0, Math.ceil(found.total / PER_PAGE) - 1) * PER_PAGE;
+        return refresh();
+      }
+      tell(problem, "");
+      render(found);
     } catch (error) {
-      problem.textContent = error.message;
+      if (mine !== asked) return;
+      tell(problem, error.message);
     }
-    if (!isGone) timer = setTimeout(refresh, AGAIN_MS);
+    timer = setTimeout(refresh, AGAIN_MS);
   }
 
   function render(found) {
-    const focused = document.activeElement?.id;
-    body.replaceChildren(...found.runs.map((run) => row(run, found.waiting.indexOf(run.id))));
-    if (focused) document.getElementById(focused)?.focus();
+    const focused = document.activeElement;
+    const rows = found.runs.map((run) => row(run, found.waiting.indexOf(run.id)));
+    if (rows.length !== body.children.length || rows.some((made, at) => !made.isEqualNode(body.children[at]))) {
+      body.replaceChildren(...rows);
+      if (focused.id) document.getElementById(focused.id)?.focus();
+    }
     none.hidden = found.total > 0;
     none.textContent = Object.values(filters).some(Boolean) ? "No run is like that." : "No run yet. Start one.";
     const last = Math.min(offset + PER_PAGE, found.total);
-    const turn = (text, to, isOff) =>
-      el("button", { type: "button", disabled: isOff, onclick: () => { offset = to; refresh(); } }, text);
     pages.hidden = found.total <= PER_PAGE;
-    pages.replaceChildren(turn("Newer", Math.max(0, offset - PER_PAGE), offset === 0),
-      ` ${offset + 1} to ${last} of ${found.total} `, turn("Older", offset + PER_PAGE, last >= found.total));
-    say(`${found.total} runs`);
+    range.textContent = `${offset + 1} to ${last} of ${found.total}`;
+    newer.disabled = offset === 0;
+    older.disabled = last >= found.total;
+    // A button that is disabled loses the focus to the document, and a keyboard its place.
+    if (focused.disabled) [newer, older, heading].find((one) => !one.disabled).focus();
+    if (found.total !== total) say(`${found.total} runs`);
+    total = found.total;
   }
 
   function row(run, place) {
@@ -114,5 +133,5 @@ export function showList(main) {
 
   tellChoice();
   refresh();
-  return () => { isGone = true; clearTimeout(timer); };
+  return () => { asked += 1; clearTimeout(timer); };
 }

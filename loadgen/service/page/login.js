@@ -9,7 +9,7 @@ document.getElementById("login").addEventListener("submit", async (event) => {
   problem.textContent = "";
   try {
     await ask("POST", "/api/login", { token: field.value });
-    location.replace("/" + location.hash);
+    location.reload(); // the page comes in its place, at the same address
   } catch (error) {
     problem.textContent = error.message;
     field.select();

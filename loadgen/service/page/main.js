@@ -13,9 +13,8 @@ let settings = null;
 let isFirst = true;
 
 function show() {
-  if (location.hash === "#main") return; // the skip link
   leave();
-  const [part, ...ids] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  const [part, ...ids] = location.hash.replace(/^#\/?/, "").split("/");
   document.title = "loadgen";
   if (part === "new") leave = showForm(main, settings);
   else if (part === "run" && ids.length === 1) leave = showRun(main, ids[0]);
@@ -28,6 +27,12 @@ function show() {
   if (!isFirst) main.querySelector("h1")?.focus();
   isFirst = false;
 }
+
+// The hash names what is shown, so the skip link leaves it alone.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
 
 try {
   settings = await ask("GET", "/api/settings");

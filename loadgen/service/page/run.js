@@ -1,15 +1,20 @@
 // One run: live plots while it goes on, its results when it has ended, and what may be done to it.
 
 import { ask } from "./api.js";
-import { badge, el, inUnit, latency, number, say, when } from "./dom.js";
+import { badge, el, inUnit, latency, number, say, tell, when } from "./dom.js";
 import { Plot } from "./plot.js";
 
 const MOST_POINTS = 1200;
+const AGAIN_MS = 2000;
+const MOST_AGAIN_MS = 30000;
 
 export function showRun(main, id) {
   const points = [];
   let names = [];
   let source = null;
+  let timer = 0;
+  let againMs = AGAIN_MS;
+  let isCutOff = false; // from the events: the figures are old
   let isGone = false;
   let hasEnded = false;
   let isOurs = false; // or another program's, which the service cannot stop
@@ -44,7 +49,7 @@ export function showRun(main, id) {
       stop.textContent = "Cut off what is in flight";
       say("Stopping: nothing more is sent. Again cuts off what is in flight.");
     } catch (error) {
-      problem.textContent = error.message;
+      tellProblem(error.message);
     }
   }
 
@@ -53,7 +58,7 @@ export function showRun(main, id) {
       const run = await ask("PATCH", `/api/runs/${id}`, { keep: keep.getAttribute("aria-pressed") !== "true" });
       tellKeep(run);
     } catch (error) {
-      problem.textContent = error.message;
+      tellProblem(error.message);
     }
   }
 
@@ -65,9 +70,15 @@ export function showRun(main, id) {
 
   function tellState(word, verdict) {
     hasEnded = !["queued", "running"].includes(word);
-    if (hasEnded) pictures.hidden = !points.length;
+    pictures.hidden = hasEnded && !points.length;
+    if (hasEnded && points.length) draw();
     state.replaceChildren(badge(word), " ", hasEnded && verdict ? badge(verdict) : "");
     stop.hidden = hasEnded || !isOurs;
+  }
+
+  function tellProblem(text) {
+    const old = isCutOff && !hasEnded ? "Live figures are interrupted: what is shown is old. The page goes on trying." : "";
+    tell(problem, [text, old].filter(Boolean).join(" "));
   }
 
   async function load() {
@@ -75,7 +86,7 @@ export function showRun(main, id) {
     try {
       run = await ask("GET", `/api/runs/${id}`);
     } catch (error) {
-      problem.textContent = error.message;
+      tellProblem(error.message);
       return null;
     }
     if (isGone) return null;
@@ -88,7 +99,7 @@ export function showRun(main, id) {
     const where = (run.config.targets ?? []).map((target) => `${target.name ?? "target"}: ${target.base_url}`);
     facts.replaceChildren(`${run.kind} · ${when(run.started_at ?? run.created_at)} · ${where.join(" · ")}`,
       el("small", {}, run.id));
-    problem.textContent = run.error ?? "";
+    tellProblem(run.error);
     tellPoints(run);
     if (run.progress) tellLive(run.progress);
     bar.hidden = counts.hidden = !run.progress?.targets;
@@ -140,6 +151,24 @@ export function showRun(main, id) {
 
   function watch() {
     source = new EventSource(`/api/runs/${id}/events`);
+    source.addEventListener("open", () => {
+      againMs = AGAIN_MS;
+      if (isCutOff) tell(problem, "");
+      isCutOff = false;
+    });
+    source.addEventListener("error", async () => {
+      if (!isCutOff) {
+        isCutOff = true;
+        tellProblem("");
+      }
+      // A connection that broke is made again by the browser; one that was refused is not: too many
+      // watch, the token is another, or a proxy answered in the service's place.
+      if (isGone || source.readyState !== EventSource.CLOSED) return;
+      await load();
+      if (isGone || hasEnded) return;
+      timer = setTimeout(watch, againMs);
+      againMs = Math.min(2 * againMs, MOST_AGAIN_MS);
+    });
     source.addEventListener("course", (event) => {
       points.length = 0;
       JSON.parse(event.data).points.forEach(add);
@@ -157,18 +186,17 @@ export function showRun(main, id) {
       tellState(told.state, null);
       say(`The run is ${told.state}.`);
     });
-    source.addEventListener("end", async (event) => {
+    source.addEventListener("end", (event) => {
       source.close();
       const told = JSON.parse(event.data);
-      hasEnded = true;
-      if (points.length) draw();
+      tellState(told.state, told.verdict);
       say(`The run is ${told.state}${told.verdict ? `, verdict ${told.verdict}` : ""}.`);
-      await load();
+      load();
     });
   }
 
   load().then((run) => { if (run && !isGone) watch(); });
-  return () => { isGone = true; source?.close(); };
+  return () => { isGone = true; clearTimeout(timer); source?.close(); };
 }
 
 const POINT = [
