@@ -15,12 +15,13 @@ from typing import Any
 import torch
 import transformers
 
-from servers.bfloat16 import cpu_has_bfloat16
+from servers.bfloat16 import automatic_dtype, cpu_has_bfloat16, own_dtype
 
 
 def main(directory: str) -> None:
     automatic: Any = transformers.AutoModelForCausalLM
-    dtype = "auto" if cpu_has_bfloat16() else torch.float32  # as both servers
+    own = own_dtype(directory)
+    dtype = automatic_dtype(own, on_cuda=False, has_bfloat16=cpu_has_bfloat16())
     model = automatic.from_pretrained(directory, dtype=dtype).eval()
     pad = model.config.eos_token_id
     batches = [_tensors(rows, pad) for rows in json.loads(sys.stdin.readline())]

@@ -11,8 +11,8 @@ from typing import Any, Final
 import torch
 import transformers
 
-from servers.bfloat16 import cpu_has_bfloat16
-from servers.static.sampling import MinTokens, RowEnds, RowSampling
+from servers.bfloat16 import automatic_dtype, cpu_has_bfloat16, own_dtype
+from servers.static.sampling import MinTokens, RowEnds, RowSampling, within_rows
 from servers.static.wire import EngineConfig, Link, Row, decode_batch, decode_config
 
 # Untyped at this edge: its classes are loaded lazily and partly without annotations.
@@ -29,17 +29,14 @@ def choose_attention(asked: str, *, half: bool, static_cache: bool, flash_usable
     return "flash_attention_2" if flash_usable and half and not static_cache else "sdpa"
 
 
-def dtype_of(config: EngineConfig, *, on_cuda: bool) -> torch.dtype | str:
-    """What the model is loaded in. Left to itself: its own, but on a CPU that does not know
-    bfloat16 float32 for a half, as vLLM is started there.
-    """
-    if config.dtype != "auto":
-        asked: torch.dtype = getattr(torch, config.dtype)
-        return asked
-    own: torch.dtype | None = _hf.AutoConfig.from_pretrained(config.model).dtype
-    if own is None:
-        return "auto"  # that of its weights
-    return torch.float32 if own in _HALVES and not on_cuda and not cpu_has_bfloat16() else own
+def dtype_of(config: EngineConfig, *, on_cuda: bool) -> torch.dtype:
+    """What the model is loaded in: what was asked for, or what `auto` is on both servers."""
+    name = config.dtype
+    if name == "auto":
+        own = own_dtype(config.model)
+        name = automatic_dtype(own, on_cuda=on_cuda, has_bfloat16=cpu_has_bfloat16())
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
 
 
 class TokenStream:
@@ -86,6 +83,7 @@ class Engine:
         self._model = model.to(self._device).eval()
         # How rows end and are drawn comes with each row: the model's own defaults must not mix in.
         self._model.generation_config = _hf.GenerationConfig(pad_token_id=config.pad_id)
+        self._prepare_step = self._model.prepare_inputs_for_generation
         self._cache_options = self._cache_and_compile()
 
     def _cache_and_compile(self) -> dict[str, Any]:
@@ -145,6 +143,10 @@ class Engine:
             processors.append(MinTokens(rows, width, eos_ids, self._device))
         if any(row.temperature > 0 for row in rows):
             processors.append(RowSampling(rows, self._device))
+        # `generate` calls it before each step.
+        self._model.prepare_inputs_for_generation = within_rows(
+            self._prepare_step, rows, self._device
+        )
         self._model.generate(
             input_ids=input_ids.to(self._device),
             attention_mask=attention_mask.to(self._device),

@@ -1,13 +1,15 @@
-"""What differs from row to row inside one `generate`: when a row ends, and how its next token is
-drawn.
+"""What differs from row to row inside one `generate`: when a row ends, where its tokens stand, and
+how the next one is drawn.
 
-`RowEnds` is a stopping criterion, `MinTokens` and `RowSampling` are logits processors. All work on
-whole-batch tensors with no loop over rows except where each sampled row's own random generator
-fills its noise. Greedy rows are left exactly as they are. Tokens are drawn by the Gumbel-max trick
-in its exponential form (argmax of p / e, e ~ Exp(1)): the noise depends on the row's seed and step
-alone, so its batch mates cannot change a draw.
+`RowEnds` is a stopping criterion, `within_rows` goes around the preparation of a step, `MinTokens`
+and `RowSampling` are logits processors. All work on whole-batch tensors with no loop over rows
+except where each sampled row's own random generator fills its noise. Greedy rows are left exactly
+as they are. Tokens are drawn by the Gumbel-max trick in its exponential form (argmax of p / e,
+e ~ Exp(1)): the noise depends on the row's seed and step alone, so its batch mates cannot change a
+draw.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,6 +49,28 @@ class RowEnds:
             self._ended[index] = True
         # A copy: the loop inside `generate` keeps what it is given.
         return self._ended.clone()
+
+
+def within_rows(
+    prepare: Callable[..., dict[str, Any]], rows: Sequence[Row], device: torch.device
+) -> Callable[..., dict[str, Any]]:
+    """A model's `prepare_inputs_for_generation`, with each row's positions kept within the row.
+
+    `generate` decodes on a row that has ended and counts its positions on: beside a shorter prompt
+    with a longer answer they pass the model's context. There a learned table of positions ends, and
+    rotary embeddings that depend on the longest position would change for the whole batch. So no
+    position passes the last one that its row needs; a row that has not ended never gets further.
+    """
+    last = torch.tensor([[len(row.prompt_ids) + row.max_tokens - 2] for row in rows], device=device)
+
+    @functools.wraps(prepare)
+    def prepared(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        inputs = prepare(*args, **kwargs)
+        if (position_ids := inputs.get("position_ids")) is not None:
+            inputs["position_ids"] = torch.minimum(position_ids, last)
+        return inputs
+
+    return prepared
 
 
 class MinTokens:

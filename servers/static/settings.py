@@ -94,7 +94,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--dtype",
         choices=("auto", "bfloat16", "float16", "float32"),
         default=default.dtype,
-        help="auto: the model's own, or float32 on a CPU without instructions for bfloat16",
+        help="auto: the model's own; on a CPU float32 for float16, and for bfloat16 where it has "
+        "no instructions for that",
     )
     add("--device", choices=("auto", "cpu", "cuda"), default=default.device)
     add(

@@ -9,8 +9,9 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
-from servers.bfloat16 import cpu_has_bfloat16
+from servers.bfloat16 import automatic_dtype, cpu_has_bfloat16, own_dtype
 from servers.lifetime import die_with_parent, stated_parent
 from servers.vllm.command import Options, build_command, build_environment
 from servers.vllm.serve import cpu_build
@@ -41,7 +42,8 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument(
         "--dtype",
         default=defaults.dtype,
-        help="auto: bfloat16, or float32 on a CPU without instructions for it",
+        help="auto: the model's own; on a CPU float32 for float16, and for bfloat16 where it has "
+        "no instructions for that",
     )
     parser.add_argument(
         "--gpu-memory-utilization",
@@ -58,12 +60,32 @@ def parse(arguments: Sequence[str]) -> Options:
     return Options(**vars(parser.parse_args(ours)), extra=tuple(rest))
 
 
+def with_dtype(options: Options, *, cpu: bool, has_bfloat16: bool) -> Options:
+    """`auto` replaced by what it stands for on both servers; it stays vLLM's own where the model's
+    config.json cannot be read, and one line says so.
+    """
+    if options.dtype != "auto":
+        return options
+    try:
+        own = own_dtype(options.model)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        print(
+            f"config.json cannot be read, so --dtype is vLLM's own auto: {reason}",
+            file=sys.stderr,
+            flush=True,
+        )
+        return options
+    dtype = automatic_dtype(own, on_cuda=not cpu, has_bfloat16=has_bfloat16)
+    return replace(options, dtype=dtype)
+
+
 def main() -> None:
     """Replace this process by vLLM's server."""
     die_with_parent(stated_parent())
-    options = parse(sys.argv[1:])
     cpu = cpu_build()
-    command = build_command(options, cpu=cpu, has_bfloat16=cpu_has_bfloat16())
+    options = with_dtype(parse(sys.argv[1:]), cpu=cpu, has_bfloat16=cpu_has_bfloat16())
+    command = build_command(options, cpu=cpu)
     environment = build_environment(
         options, cpu=cpu, inherited=os.environ, cores=os.sched_getaffinity(0)
     )

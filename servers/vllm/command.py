@@ -1,9 +1,10 @@
 """The command and environment under which vLLM's own server runs, as pure functions of the options.
 
 What must be equal for a comparison of scheduling is set here: `--max-num-seqs` is the static
-server's batch size, and prefix caching is off. On a CPU vLLM takes nearly all memory and one core
-unless told otherwise, so both are stated. This module starts nothing and imports no vLLM. Flags:
-https://docs.vllm.ai/en/latest/cli/serve/
+server's batch size, prefix caching is off, and what a request leaves open has OpenAI's default in
+place of the model's (of whose generation_config.json the end-of-sequence tokens still count). On a
+CPU vLLM takes nearly all memory and one core unless told otherwise, so both are stated. This module
+starts nothing and imports no vLLM. Flags: https://docs.vllm.ai/en/latest/cli/serve/
 """
 
 import sys
@@ -23,23 +24,19 @@ class Options:
     batch_size: int = 16
     max_model_len: int | None = 2048
     dtype: str = "auto"
-    """auto: bfloat16, or float32 on a CPU that does not know it."""
+    """Goes to vLLM as it is; its `auto` is not ours, which `__main__` resolves before."""
     gpu_memory_utilization: float = 0.9
     kv_cache_gib: int = 1
     extra: Sequence[str] = ()
 
 
-def build_command(options: Options, *, cpu: bool, has_bfloat16: bool = True) -> list[str]:
-    """The argument vector of vLLM's server, for a CPU or a GPU build of vLLM; `has_bfloat16`: the
-    CPU knows it.
-    """
-    dtype = options.dtype
-    if dtype == "auto":
-        dtype = "float32" if cpu and not has_bfloat16 else "bfloat16"
+def build_command(options: Options, *, cpu: bool) -> list[str]:
+    """The argument vector of vLLM's server, for a CPU or a GPU build of vLLM."""
     command = [sys.executable, "-m", "servers.vllm.serve", "serve", options.model]
     if options.served_model_name:
         command += ["--served-model-name", options.served_model_name]
-    command += ["--host", options.host, "--port", str(options.port), "--dtype", dtype]
+    command += ["--host", options.host, "--port", str(options.port)]
+    command += ["--dtype", options.dtype, "--generation-config", "vllm"]
     if options.max_model_len is not None:
         command += ["--max-model-len", str(options.max_model_len)]
     command += ["--max-num-seqs", str(options.batch_size), "--no-enable-prefix-caching"]

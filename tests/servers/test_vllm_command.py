@@ -11,25 +11,17 @@ def value_of(command: list[str], flag: str) -> str:
 
 
 def test_limits_match_the_static_servers() -> None:
-    """The batch size becomes `--max-num-seqs` and prefix caching is off, on a CPU and a GPU."""
+    """On a CPU and a GPU the batch size becomes `--max-num-seqs`, prefix caching is off, and the
+    model's own sampling defaults are not vLLM's.
+    """
     for cpu in (True, False):
         command = build_command(Options(model="m", batch_size=7, max_model_len=512), cpu=cpu)
         assert command[3:5] == ["serve", "m"]
         assert value_of(command, "--max-num-seqs") == "7"
         assert value_of(command, "--max-model-len") == "512"
-        assert value_of(command, "--dtype") == "bfloat16"
+        assert value_of(command, "--dtype") == "auto"
+        assert value_of(command, "--generation-config") == "vllm"
         assert "--no-enable-prefix-caching" in command
-
-
-def test_a_cpu_that_does_not_know_bfloat16_gets_float32() -> None:
-    """Unless the user asks for a format; a GPU knows it, whatever the CPU beside it does."""
-    for cpu, dtype, expected in (
-        (True, "auto", "float32"),
-        (True, "bfloat16", "bfloat16"),
-        (False, "auto", "bfloat16"),
-    ):
-        options = Options(model="m", dtype=dtype)
-        assert value_of(build_command(options, cpu=cpu, has_bfloat16=False), "--dtype") == expected
 
 
 def test_cpu_is_eager() -> None:

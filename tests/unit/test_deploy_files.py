@@ -225,7 +225,9 @@ def test_secrets_are_made_once(tmp_path: Path) -> None:
 
 
 def test_both_servers_have_matching_limits() -> None:
-    """Batch size, context and dtype are the same on both, and vLLM's prefix cache is off."""
+    """Batch size, context and dtype are the same on both; vLLM's prefix cache and the sampling
+    defaults of the model are off.
+    """
     found = services("gpu", BATCH_SIZE="24", MAX_MODEL_LEN="4096", MODEL="some/model")
     static, vllm = found["static"]["command"], found["vllm"]["command"]
     assert "--batch-size=24" in static
@@ -234,6 +236,7 @@ def test_both_servers_have_matching_limits() -> None:
         assert flag in static
         assert flag in vllm
     assert "--no-enable-prefix-caching" in vllm
+    assert "--generation-config=vllm" in vllm
 
 
 def test_servers_have_the_gpus_that_were_asked_for() -> None:
