@@ -33,7 +33,7 @@ from loadgen.schedule import Shard, block_rows, turns_of
 from loadgen.secrets import clean_command, clean_config, struck_pairs
 from loadgen.trace.trace import sha256_of
 from loadgen.worker import Assignment, Begin
-from loadgen.workers import WorkerLostError, Workers
+from loadgen.workers import WorkerLostError, Workers, wait_for_all
 
 _WATCH_EVERY_S: Final = 0.1
 _FEWEST_FOR_A_SHARE: Final = 20
@@ -164,8 +164,8 @@ class Conductor:
         part = block_rows(len(per_block), turns[0].block, self._plan.config.compare.blocks)
         requests = sum(per_block[part.start : part.stop])
         try:
-            await asyncio.gather(
-                *(pool.get_ready(turn) for pool, turn in zip(pools, turns, strict=True))
+            await wait_for_all(
+                pool.get_ready(turn) for pool, turn in zip(pools, turns, strict=True)
             )
         except WorkerLostError as error:
             self._stop(str(error))
@@ -173,8 +173,8 @@ class Conductor:
         with self._progress.watch(names, live, requests * len(turns)):
             watch = asyncio.create_task(self._watch_hard_stops(live, monotonic()))
             try:
-                await asyncio.gather(
-                    *(self._take_turn(turn, pool) for pool, turn in zip(pools, turns, strict=True))
+                await wait_for_all(
+                    self._take_turn(turn, pool) for pool, turn in zip(pools, turns, strict=True)
                 )
             finally:
                 watch.cancel()
@@ -188,10 +188,7 @@ class Conductor:
             self._live_run.turn_began(name, datetime.now(UTC).timestamp(), pool.live, pool.vitals)
 
         try:
-            for health in await pool.take_turn(on_go):
-                self._log.worker_done(health)
-        except WorkerLostError as error:
-            self._stop(str(error))
+            await pool.take_turn(on_go, self._log.worker_done, self._stop)
         finally:
             self._live_run.turn_ended(name)
 

@@ -45,13 +45,15 @@ THRESHOLDS: Final = {
     "worker_cpu": Threshold(0.80, 0.95, "processor time / time of the busiest worker"),
     "ceiling_share": Threshold(0.70, 1.00, "events/s a worker / the self-check's ceiling"),
     "error_share": Threshold(0.01, 0.10, "failed requests: percentiles are over survivors"),
-    "length_shortfall": Threshold(0.01, 0.10, "1 - output tokens served / asked, of successes"),
-    "prompt_length_error": Threshold(0.05, 10.0, "|prompt tokens served / asked - 1|"),
+    "length_shortfall": Threshold(0.01, 0.10, "output tokens missing / asked, of successes"),
+    "prompt_length_error": Threshold(0.05, 10.0, "|prompt tokens served - asked| / asked"),
     "buffered_share": Threshold(
         0.20, 0.80, "streams whose chunks came in bursts, as from a proxy that holds them back"
     ),
 }
 
+LOST: Final = "ended unexpectedly"
+"""In the reason of a run that was stopped because this happened to a worker."""
 _FEWEST_FOR_P99: Final = 100
 LAG_FLOOR_S: Final = 0.010
 """Lag below this is never a reason: it is noise on any server that is worth measuring."""
@@ -91,6 +93,7 @@ def judge(
         own = [state for state in health if state.target == name]
         for rule in (
             _completeness(header, summary, stopped),
+            _loss(header, own, stopped),
             _punctuality(header, summary),
             _effort(header, summary, own),
             _content(summary),
@@ -140,6 +143,17 @@ def _completeness(header: RunHeader, summary: Summary, stopped: str | None) -> I
         yield from _weigh("error_share", share, text)
 
 
+def _loss(
+    header: RunHeader, health: Sequence[WorkerHealth], stopped: str | None
+) -> Iterator[Finding]:
+    """Whether a worker was lost in a turn of this target, or before one; records may be whole."""
+    compare = header.config.get("compare")
+    turns = compare.get("blocks", 1) if isinstance(compare, dict) else 1
+    if stopped is not None and LOST in stopped and len(health) < header.workers * turns:
+        text = f"a worker was lost, and how busy it was is not known: {stopped}"
+        yield Grade.SUSPECT, "worker_lost", text
+
+
 def _punctuality(header: RunHeader, summary: Summary) -> Iterator[Finding]:
     """Whether the load was the one that was asked for, at the times that were asked for."""
     lag = summary.schedule_lag_s
@@ -164,7 +178,8 @@ def _punctuality(header: RunHeader, summary: Summary) -> Iterator[Finding]:
         ):
             # The p99 of fewer is their maximum: one late request must not condemn a run.
             yield Grade.SUSPECT if lag.n < _FEWEST_FOR_P99 else grade, rule, said
-    if summary.request_rate_asked and summary.request_rate_sent:
+    was_late = lag is not None and lag.at(99.0) > LAG_FLOOR_S
+    if was_late and summary.request_rate_asked and summary.request_rate_sent:
         shortfall = 1 - summary.request_rate_sent / summary.request_rate_asked
         text = (
             f"sent {summary.request_rate_sent:.3f} requests/s where "
@@ -228,8 +243,9 @@ def _content(summary: Summary) -> Iterator[Finding]:
     by_chunks = summary.token_sources.get(TokenSource.CHUNKS)
     if by_chunks:
         text = (
-            "no usage was told (or another target of the comparison refuses to be asked for it): "
-            "output tokens are counted by chunks, and a chunk may hold several; give --tokenizer"
+            f"{by_chunks} of {summary.completed} answers told no usage (or another target of the "
+            "comparison refuses to be asked for it): their output tokens are counted by chunks, "
+            "and a chunk may hold several; give --tokenizer"
         )
         yield Grade.SUSPECT, "tokens_by_chunks", text
     if summary.untold:
@@ -239,22 +255,20 @@ def _content(summary: Summary) -> Iterator[Finding]:
             f"have: output tokens and their rates {left}; give --tokenizer"
         )
         yield Grade.SUSPECT, "tokens_untold", text
-    served = summary.ok_output_tokens
-    if not by_chunks and served is not None and summary.ok_output_tokens_asked:
-        asked = summary.ok_output_tokens_asked
-        text = f"{served} output tokens where {asked} were asked"
-        yield from _weigh("length_shortfall", 1 - served / asked, text)
-    if summary.ok_prompt_tokens:
-        served, asked = summary.ok_prompt_tokens, summary.ok_prompt_tokens_asked
+    if summary.length_shortfall is not None:
+        text = f"answers lack {summary.length_shortfall:.1%} of the output tokens that were asked"
+        yield from _weigh("length_shortfall", summary.length_shortfall, text)
+    if summary.ok_prompt_tokens and summary.prompt_length_error is not None:  # 0: told by nobody
         text = (
-            f"{served} prompt tokens where {asked} were asked; "
-            "give --tokenizer for exact lengths (no prompt is shorter than a chat template)"
+            f"prompts are longer or shorter than asked by {summary.prompt_length_error:.1%} of all "
+            "their tokens; give --tokenizer for exact lengths (no prompt is shorter than a chat "
+            "template)"
         )
-        yield from _weigh("prompt_length_error", abs(served / asked - 1), text)
+        yield from _weigh("prompt_length_error", summary.prompt_length_error, text)
     if summary.buffered_share is not None:
         text = (
-            f"the chunks of {summary.buffered_share:.0%} of the streams came in bursts, as from a "
-            "proxy that holds them back: TTFT and ITL are not the server's"
+            f"{summary.buffered_share:.0%} of the streams came in bursts or in one piece, as from "
+            "a proxy that holds them back: TTFT and ITL are not the server's"
         )
         yield from _weigh("buffered_share", summary.buffered_share, text)
 

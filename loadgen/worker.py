@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +28,7 @@ from loadgen.clock import monotonic
 from loadgen.config import LoadConfig, Pace, RunConfig
 from loadgen.errors import LoadgenError
 from loadgen.journal import Journal
+from loadgen.link import Link
 from loadgen.live import LiveCounters, Vitals
 from loadgen.prompts import PromptMaker, Recipe, load_tokenizer
 from loadgen.record import WorkerHealth
@@ -107,7 +108,8 @@ class Ready:
 class Progressed:
     """Answer, four times a second: the turn's counters so far, and the worker's own state.
 
-    Totals, and not what was added: an answer that the parent does not get is made up by the next.
+    Totals, and not what was added: while the parent does not read, they are left out, and the next
+    one, or Done, makes up for them.
     """
 
     live: LiveCounters
@@ -136,7 +138,7 @@ Answered = Ready | Progressed | Done | Failed
 class Worker:
     """Takes orders from the parent over `link`."""
 
-    def __init__(self, given: Assignment, link: Connection) -> None:
+    def __init__(self, given: Assignment, link: Link) -> None:
         self._given = given
         self._link = link
         self._live = LiveCounters(Slo.of(given.config.output.goodput))
@@ -152,23 +154,25 @@ class Worker:
 
     async def serve(self) -> None:
         """Take turns until the parent hangs up; raises LoadgenError where it cannot go on."""
-        asyncio.get_running_loop().add_reader(self._link.fileno(), self._take_orders)
-        while isinstance(order := await self._orders.get(), Begin):
-            await self._take_turn(order)
+        taking = asyncio.create_task(self._take_orders())
+        try:
+            while isinstance(order := await self._orders.get(), Begin):
+                await self._take_turn(order)
+        finally:
+            taking.cancel()
         self._journal.close()
 
-    def _take_orders(self) -> None:
+    async def _take_orders(self) -> None:
         try:
-            while self._link.poll():
-                order: Order = self._link.recv()
+            while True:
+                order: Order = await self._link.receive()
                 if isinstance(order, Drain):
                     self._stop.drain()
                 elif isinstance(order, Cut):
                     self._stop.cut()
                 else:
                     self._orders.put_nowait(order)
-        except (EOFError, ConnectionResetError):  # the parent has ended, or was killed
-            asyncio.get_running_loop().remove_reader(self._link.fileno())
+        except EOFError:  # the parent has ended, or was killed
             self._stop.cut()
             self._orders.put_nowait(None)
 
@@ -201,6 +205,7 @@ class Worker:
                 self._link.send(Ready())
                 go = await self._orders.get()
                 if not isinstance(go, Go):
+                    self._orders.put_nowait(go)  # `serve` waits for it too
                     return
                 health = await self._measure(replay, go.origin_s, client, turn.labels)
         self._live.flush()
@@ -237,6 +242,8 @@ class Worker:
         cpu_s, at_s = time.process_time(), monotonic()
         while True:
             await asyncio.sleep(REPORT_EVERY_S)
+            if self._link.is_full:
+                continue
             cpu_before_s, cpu_s = cpu_s, time.process_time()
             before_s, at_s = at_s, monotonic()
             vitals = Vitals(
@@ -292,20 +299,26 @@ def _garbage_left_alone() -> Iterator[None]:
         gc.unfreeze()
 
 
-def main(link: Connection) -> None:
-    """The process's own main function: takes its assignment, then turns, until the link ends."""
+async def _work(link: Link) -> None:
+    """Take the assignment, then turns, until the parent hangs up."""
+    try:
+        await Worker(await link.receive(), link).serve()
+    except LoadgenError as error:
+        link.send(Failed(str(error)))
+        await link.sent()
+
+
+def main(end: socket.socket) -> None:
+    """The process's own main function; `end` is its end of the link."""
     # A terminal sends Ctrl-C to all processes; the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        try:
-            uvloop.run(Worker(link.recv(), link).serve())
-        except LoadgenError as error:
-            link.send(Failed(str(error)))
+    with suppress(EOFError):  # the parent ended before it gave an assignment
+        uvloop.run(_work(Link(end)))
 
 
 if __name__ == "__main__":
     # Pickle needs the classes of this module to be one and the same: use its importable self.
     from loadgen import worker
 
-    worker.main(Connection(int(sys.argv[1])))
+    worker.main(socket.socket(fileno=int(sys.argv[1])))

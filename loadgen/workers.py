@@ -1,8 +1,9 @@
 """The workers of a run, as the parent sees them: start, turns, stops, and what they tell.
 
 Each is a process of its own (`python -m loadgen.worker`), joined by a socket that carries orders
-one way and answers the other. A worker that dies leaves its finished records on disk; the
-run then ends early and says so. It knows nothing of schedules or targets.
+one way and answers the other (`link.py`). A worker that dies leaves its finished records on disk;
+in a turn that is noticed at once, whatever the others do, and else when the next one begins. It
+knows nothing of schedules or targets.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ import asyncio
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
-from typing import Final, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, TypeVar
 
 from loadgen.clock import monotonic
 from loadgen.errors import LoadgenError
+from loadgen.link import Link
 from loadgen.live import LiveCounters, Vitals
 from loadgen.record import WorkerHealth
+from loadgen.verdict import LOST
 from loadgen.worker import (
     Answered,
     Assignment,
@@ -45,17 +47,26 @@ class WorkerLostError(LoadgenError):
     """A worker ended before its shard did."""
 
 
+async def wait_for_all(waits: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Wait for all at once; the first error ends the others, and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for wait in waits:
+                group.create_task(wait)
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
 class Workers:
     """All workers of one run; use it as an async context manager."""
 
     def __init__(self, assignments: Sequence[Assignment]) -> None:
-        self._members = [_Member(assignment) for assignment in assignments]
-        for member, assignment in zip(self._members, assignments, strict=True):
-            member.order(assignment)
+        self._assignments = assignments
+        self._members = [_Member(assignment.worker) for assignment in assignments]
 
     async def __aenter__(self) -> Workers:
-        for member in self._members:
-            member.listen()
+        for member, assignment in zip(self._members, self._assignments, strict=True):
+            await member.assign(assignment)  # one by one: a trace may be large
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -76,17 +87,24 @@ class Workers:
         for member in self._members:
             member.live = LiveCounters()
             member.order(begin)
-        for member in self._members:
-            await member.expect(Ready)
+        await wait_for_all(member.get_ready() for member in self._members)
 
-    async def take_turn(self, on_go: Callable[[float], None]) -> list[WorkerHealth]:
-        """Let all begin at one moment, which `on_go` is told, and wait until all have ended."""
+    async def take_turn(
+        self,
+        on_go: Callable[[float], None],
+        on_done: Callable[[WorkerHealth], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        """Let all begin at one moment, which `on_go` is told, and wait until all have ended.
+
+        `on_done` is told how each fared as it ends, and `on_lost` at once where one is lost: the
+        others go on until they are told to stop. Raises LoadgenError where one cannot go on.
+        """
         origin_s = monotonic() + _HEAD_START_S
         for member in self._members:
             member.order(Go(origin_s))
         on_go(origin_s)
-        done = [await member.expect(Done) for member in self._members]
-        return [answer.health for answer in done]
+        await wait_for_all(member.take_turn(on_done, on_lost) for member in self._members)
 
     def drain(self) -> None:
         """Send nothing more."""
@@ -105,53 +123,56 @@ class Workers:
 class _Member:
     """One worker's process and the parent's end of its link."""
 
-    def __init__(self, assignment: Assignment) -> None:
+    def __init__(self, worker: int) -> None:
         ours, theirs = socket.socketpair()
         self.live = LiveCounters()
-        self.vitals = Vitals(assignment.worker)
-        self._name = f"worker {assignment.worker}"
-        self._answers: asyncio.Queue[Answered | None] = asyncio.Queue()
+        self.vitals = Vitals(worker)
+        self._name = f"worker {worker}"
         self.process = subprocess.Popen(
             [sys.executable, "-m", "loadgen.worker", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
         )
         theirs.close()
-        self._link = Connection(ours.detach())
+        self._link = Link(ours)
 
-    def listen(self) -> None:
-        asyncio.get_running_loop().add_reader(self._link.fileno(), self._take_answers)
+    async def assign(self, assignment: Assignment) -> None:
+        self._link.send(assignment)
+        await self._link.sent()
 
-    def order(self, order: Order | Assignment) -> None:
+    def order(self, order: Order) -> None:
+        self._link.send(order)
+
+    async def get_ready(self) -> None:
+        await self._expect(Ready)
+
+    async def take_turn(
+        self, on_done: Callable[[WorkerHealth], None], on_lost: Callable[[str], None]
+    ) -> None:
         try:
-            self._link.send(order)
-        except (BrokenPipeError, ConnectionResetError, OSError):
-            self._answers.put_nowait(None)
+            done = await self._expect(Done)
+        except WorkerLostError as error:
+            on_lost(str(error))
+            return
+        self.live, self.vitals = done.live, Vitals(self.vitals.worker)
+        on_done(done.health)
 
-    async def expect(self, kind: type[Kind]) -> Kind:
-        answer = await self._answers.get()
-        if isinstance(answer, kind):
-            return answer
+    async def _expect(self, kind: type[Kind]) -> Kind:
+        """Its next answer, which must be of this kind, and what it tells until then."""
+        try:
+            answer: Answered = await self._link.receive()
+            while isinstance(answer, Progressed):
+                self.live, self.vitals = answer.live, answer.vitals
+                answer = await self._link.receive()
+        except EOFError:
+            text = f"{self._name} {LOST}; its finished records are kept"
+            raise WorkerLostError(text) from None
         if isinstance(answer, Failed):
             raise LoadgenError(answer.text)
-        raise WorkerLostError(f"{self._name} ended unexpectedly; its finished records are kept")
-
-    def _take_answers(self) -> None:
-        try:
-            while self._link.poll():
-                answer: Answered = self._link.recv()
-                if isinstance(answer, Progressed):
-                    self.live, self.vitals = answer.live, answer.vitals
-                    continue
-                if isinstance(answer, Done):
-                    self.live, self.vitals = answer.live, Vitals(self.vitals.worker)
-                self._answers.put_nowait(answer)
-        except (EOFError, ConnectionResetError):
-            asyncio.get_running_loop().remove_reader(self._link.fileno())
-            self._answers.put_nowait(None)
+        assert isinstance(answer, kind)
+        return answer
 
     def hang_up(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._link.fileno())
         self._link.close()
 
     async def leave(self) -> None:

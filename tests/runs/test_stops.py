@@ -1,4 +1,4 @@
-"""Ctrl-C once and twice, kills of loadgen and of a worker: nothing finished is lost."""
+"""Ctrl-C once and twice, kills of loadgen and of a worker, stalls: nothing finished is lost."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,8 +64,7 @@ class Running:
         return children_of(self.process.pid)
 
     def ended(self) -> Finished:
-        stdout, stderr = self.process.communicate(timeout=60)
-        return Finished(self.process.returncode, stdout, stderr)
+        return _ended(self.process)
 
 
 @pytest.fixture
@@ -130,19 +130,71 @@ def test_a_killed_parent_loses_no_finished_record(running: Running) -> None:
     assert "unfinished" in {reason["rule"] for reason in done.summary["reasons"]}
 
 
-def test_a_killed_worker_ends_the_run_and_loses_no_finished_record(running: Running) -> None:
-    """The other worker drains, the results say which one was lost, and what it had is kept."""
-    victim = running.workers()[0]
-    before = lines_of(running.path)
-    os.kill(victim, signal.SIGKILL)
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_worker_ends_the_run_and_loses_no_finished_record(
+    running: Running, victim: int
+) -> None:
+    """The other worker drains at once, the results say which one was lost and how the other fared,
+    and what both had is kept."""
+    before, killed_s = lines_of(running.path), time.monotonic()
+    os.kill(running.workers()[victim], signal.SIGKILL)
     done = running.ended()
+    assert time.monotonic() - killed_s < 10, "of the 20 s that were left"
     assert done.code == 4
-    assert "worker" in done.summary["stopped"]
+    assert f"worker {victim} ended unexpectedly" in done.summary["stopped"]
     target = done.summary["targets"]["target"]
     assert target["requests"] == len(records_of(running.path))
+    assert set(target["outcomes"]) <= {"ok", "dropped"}
     assert lines_of(running.path) >= before
     assert {r["worker"] for r in records_of(running.path)} == {0, 1}
+    assert [health["worker"] for health in done.summary["workers"]] == [1 - victim]
+    reasons = {reason["rule"] for reason in done.summary["reasons"]}
+    assert {"worker_lost", "unfinished"} <= reasons
     assert (running.path / "report.html").exists()
+
+
+def test_a_parent_that_stalls(quick: str, tmp_path: Path) -> None:
+    """A parent that does not run for 10 s, as where its terminal takes no more, goes on as before:
+    a hard stop that was reached meanwhile holds, and a turn that ended meanwhile is whole."""
+    stopping = _started(quick, tmp_path / "stopping", "600", "--max-output-tokens-total", "800")
+    ending = _started(quick, tmp_path / "ending", "180")
+    for process in (stopping, ending):
+        process.send_signal(signal.SIGSTOP)
+    time.sleep(10)
+    for process in (stopping, ending):
+        process.send_signal(signal.SIGCONT)
+    done = _ended(stopping)
+    assert done.stderr.count("Traceback") == 0
+    assert "--max-output-tokens-total" in (done.summary["stopped"] or "")
+    assert done.summary["targets"]["target"]["requests"] < 400
+    done = _ended(ending)
+    assert done.stderr.count("Traceback") == 0
+    assert done.summary["stopped"] is None
+    assert len(records_of(done.path)) == 180
+    assert len(done.summary["workers"]) == 1
+
+
+def _started(url: str, results: Path, requests: str, *words: str) -> subprocess.Popen[str]:
+    """A run of requests of 4 tokens, 20 a second; its worker reports since a second."""
+    process = subprocess.Popen(
+        command(
+            *("run", "--base-url", url, "--num-prompts", requests, "--request-rate", "20"),
+            *("--arrival", "constant", "--output-len", "4", "--workers", "1", "--json"),
+            *("--result-dir", str(results), *words),
+        ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    while sum(map(lines_of, results.glob("*"))) < 20:
+        assert process.poll() is None, process.communicate()[1]
+    return process
+
+
+def _ended(process: subprocess.Popen[str]) -> Finished:
+    stdout, stderr = process.communicate(timeout=60)
+    return Finished(process.returncode, stdout, stderr)
 
 
 def _wait_gone(pid: int) -> None:

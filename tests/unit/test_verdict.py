@@ -252,6 +252,47 @@ def test_prompt_length_error(served: int, expected: Grade | None) -> None:
     assert rules(judged(records)).get("prompt_length_error") == expected
 
 
+@pytest.mark.parametrize("prompt", [True, False], ids=["prompts", "outputs"])
+def test_errors_of_lengths_do_not_cancel(prompt: bool) -> None:
+    """Half far too short and half far too long are not the trace's, though the sum is."""
+    served = [10, 190] * (N // 2)
+    records = [
+        made_record(
+            n,
+            due=float(n),
+            chunks=(n + 1.0, n + 1.1),
+            asked=2 if prompt else 100,
+            prompt=100,
+            served=2 if prompt else tokens,
+            prompt_tokens_served=tokens if prompt else 100,
+        )
+        for n, tokens in enumerate(served)
+    ]
+    expected = (
+        {"prompt_length_error": Grade.SUSPECT} if prompt else {"length_shortfall": Grade.INVALID}
+    )
+    assert rules(judged(records)) == expected
+
+
+def test_an_answer_counted_by_chunks_silences_no_other() -> None:
+    """The lengths of all others are weighed beside it."""
+    records = asking(2000)
+    records[0] = replace(records[0], token_source=TokenSource.CHUNKS)
+    assert rules(judged(records)) == {
+        "length_shortfall": Grade.INVALID,
+        "tokens_by_chunks": Grade.SUSPECT,
+    }
+
+
+def test_a_burst_that_was_a_little_late() -> None:
+    """A few milliseconds are no shortfall of the rate, however short the burst was."""
+    records = [
+        made_record(n, due=n / 1000, start=n / 900, chunks=(1.0 + n, 1.1 + n), asked=2)
+        for n in range(50)
+    ]
+    assert "rate_shortfall" not in rules(judged(records))
+
+
 def test_tokens_counted_by_chunks_are_suspect() -> None:
     """Without usage the tokens are a guess, and the verdict says so."""
     records = [
@@ -469,6 +510,28 @@ def test_a_server_that_merges_a_few_tokens_is_no_proxy() -> None:
         for seq in range(100)
     ]
     assert "buffered_share" not in rules(judged(records))
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 7])
+def test_an_answer_in_one_piece_is_no_stream(chunks: int) -> None:
+    """100 tokens at one moment are told, in however few chunks; 8 a step, step by step, are not."""
+    held = [
+        made_record(n, due=float(n), chunks=(n + 5.0,) * chunks, served=100, asked=100)
+        for n in range(N)
+    ]
+    assert rules(judged(held))["buffered_share"] is Grade.INVALID
+    steps = [
+        made_record(
+            n,
+            due=float(n),
+            chunks=tuple(n + 1 + k / 10 for k in range(4)),
+            served=32,
+            asked=32,
+            chunk_tokens=(8,) * 4,
+        )
+        for n in range(N)
+    ]
+    assert "buffered_share" not in rules(judged(steps))
 
 
 def test_a_cap_that_holds_requests_back_is_told() -> None:
