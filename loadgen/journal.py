@@ -39,16 +39,33 @@ class Journal:
     def __init__(self, run_path: Path, worker: int = 0) -> None:
         self._path = run_path / f"records-{worker}.jsonl"
         self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._is_torn = False
 
     def append(self, record: RequestRecord) -> None:
-        """One write a record: what had ended survives a kill; raises RunDirectoryError."""
+        """One write a record: what had ended survives a kill; raises RunDirectoryError.
+
+        Answers in flight go on to end after an error, and a disk that was full may have room again:
+        what a failed write has left is cut off, so that the next line does not follow half of one.
+        Where it cannot be cut off, nothing more is written: a torn line is harmless at the end.
+        """
         line = orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+        if self._is_torn:
+            raise RunDirectoryError(f"{self._path}: cannot be written: its last line is torn")
+        written = 0
         try:
-            written = os.write(self._file, line)
             while written < len(line):  # a signal or a full disk may cut a write short
                 written += os.write(self._file, line[written:])
         except OSError as error:
+            if written:
+                self._cut_off(written)
             raise RunDirectoryError(f"{self._path}: cannot be written: {error.strerror}") from None
+
+    def _cut_off(self, written: int) -> None:
+        """Take back the last bytes of the file, which nobody else writes."""
+        try:
+            os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+        except OSError:
+            self._is_torn = True
 
     def close(self) -> None:
         os.close(self._file)
@@ -110,9 +127,10 @@ def new_run_path(result_dir: Path, kind: str, started: datetime) -> Path:
 
 
 def begin_run(path: Path, header: RunHeader, trace: bytes) -> None:
-    """Write what stands before the first request."""
+    """Write what stands before the first request; nothing, where the header cannot be written."""
+    head = orjson.dumps(header, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     write_whole(path / TRACE, trace)
-    write_whole(path / HEADER, orjson.dumps(header, option=orjson.OPT_INDENT_2) + b"\n")
+    write_whole(path / HEADER, head)
 
 
 def write_whole(path: Path, data: bytes) -> None:

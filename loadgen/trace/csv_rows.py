@@ -144,17 +144,25 @@ def _fast_tokens(column: pa.ChunkedArray) -> NDArray[np.int64] | None:
 
 def _fast_time(column: pa.ChunkedArray, unit: TimeUnit) -> NDArray[Any] | None:
     if unit is TimeUnit.ISO:
-        for pattern, zone in ((_NAIVE, None), (_ZONED, "UTC")):
-            if pc.all(pc.match_substring_regex(column, pattern), min_count=0).as_py():
-                stamps: NDArray[Any] = (
-                    column.cast(pa.timestamp("ns", zone)).cast("int64").to_numpy()
-                )
-                return stamps
-        return None
+        return quick_stamps_ns(column)
     if not pc.all(pc.match_substring_regex(column, _NUMBER), min_count=0).as_py():
         return None
     times: NDArray[Any] = column.cast(pa.float64()).to_numpy() * MS_IN[unit]
     return times if np.isfinite(times).all() else None
+
+
+def quick_stamps_ns(column: pa.Array | pa.ChunkedArray) -> NDArray[np.int64] | None:
+    """ns since 1970 of strings without nulls, or None where one needs `parse_stamp_ns`."""
+    try:
+        for pattern, zone in ((_NAIVE, None), (_ZONED, "UTC")):
+            if pc.all(pc.match_substring_regex(column, pattern), min_count=0).as_py():
+                stamps: NDArray[np.int64] = (
+                    column.cast(pa.timestamp("ns", zone)).cast("int64").to_numpy()
+                )
+                return stamps
+    except pa.ArrowInvalid:  # the thirtieth of February
+        pass
+    return None
 
 
 def _slow(

@@ -137,10 +137,14 @@ class _Reader:
                 return 0
         if form.unit is TimeUnit.ISO:
             if not isinstance(time, str):
-                raise BrokenRow(f"{form.time}: a date and time is needed, got {_shown(time)}")
+                hint = "" if time is None else "; --time-unit?"
+                raise BrokenRow(f"{form.time}: a date and time is needed, got {_shown(time)}{hint}")
             return parse_stamp_ns(time, form.time)
         if isinstance(time, bool) or not isinstance(time, int | float):
-            raise BrokenRow(f"{form.time}: a number ({form.unit}) is needed, got {_shown(time)}")
+            hint = "; --time-unit?" if isinstance(time, str) else ""
+            raise BrokenRow(
+                f"{form.time}: a number ({form.unit}) is needed, got {_shown(time)}{hint}"
+            )
         time_ms = float(time) * MS_IN[form.unit]
         if not math.isfinite(time_ms):
             raise BrokenRow(f"{form.time}: a finite number is needed")

@@ -20,6 +20,8 @@ Floats = NDArray[np.float64]
 
 DAY_S: Final = 86_400.0
 BIN_S: Final = 60.0
+_ROUNDING: Final = 1e-12
+"""Of a trace's duration: more than rounding adds to it, less than a rest that was recorded."""
 _KNOTS: Final = 4096
 _NEWTON_STEPS: Final = 60
 
@@ -226,11 +228,14 @@ def _from_trace(text: str) -> FromTrace:
 def profile_of(timestamp_ms: Floats, bin_s: float, rate: float | None) -> Steps:
     """The rates that arrivals have in bins of `bin_s`; scaled to a mean `rate` where one is given.
 
-    The last bin is cut at the last arrival, and after it the profile starts again.
+    The last bin is cut at the last arrival, and after it the profile starts again. What is left of
+    it by rounding alone is no bin: 2.1 s / 0.3 s is a little over 7, and it would have no length.
     """
     times_s = timestamp_ms / 1000.0
     duration_s = max(float(times_s[-1]), 1e-9)
     bins = max(1, math.ceil(duration_s / bin_s))
+    if bins > 1 and duration_s - bin_s * (bins - 1) <= _ROUNDING * duration_s:
+        bins -= 1
     index = np.minimum((times_s / bin_s).astype(np.int64), bins - 1)
     counts = np.bincount(index, minlength=bins).astype(np.float64)
     lengths_s = np.full(bins, min(bin_s, duration_s))

@@ -54,7 +54,7 @@ def at_rate(trace: Trace, rate: float) -> Trace:
 
 def _blocks(ids: BlockIds, rows: NDArray[np.int64], copies: NDArray[np.int64]) -> BlockIds:
     taken = ids.take(rows)
-    if not copies.any():
+    if not len(ids.flat) or not copies.any():
         return taken
     known = np.unique(ids.flat)
     first = int(known[-1]) + 1

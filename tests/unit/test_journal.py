@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import select
 import subprocess
 import sys
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -121,6 +123,71 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match="cannot be written"):
         journal.append(LEAST)
     journal.close()
+
+
+FILLS_THE_DISK = """
+import dataclasses, os, pathlib, resource, sys
+from loadgen.archive import read_run
+from loadgen.errors import RunDirectoryError
+from loadgen.journal import Journal
+
+path = pathlib.Path(sys.argv[1])
+(record,) = read_run(path).records()
+file, (_, hard) = path / "records-0.jsonl", resource.getrlimit(resource.RLIMIT_FSIZE)
+whole = file.stat().st_size
+journal = Journal(path)
+for seq, room in enumerate((0, 1, 60, whole - 2, whole - 1)):
+    before = file.read_bytes()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + room, hard))
+    for _ in range(2):
+        try:
+            journal.append(record)
+        except RunDirectoryError as error:
+            assert "cannot be written" in str(error), error
+        else:
+            raise SystemExit("it fits")
+        assert file.read_bytes() == before
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    journal.append(dataclasses.replace(record, seq=seq))
+"""
+
+
+def test_a_disk_that_is_full_for_a_moment_costs_one_record(tmp_path: Path) -> None:
+    """Wherever in its line a write fails, whole lines stay, and those that follow are read."""
+    path = made_run(tmp_path / "run", made_header("a"), [FULL])
+    code = [sys.executable, "-c", FILLS_THE_DISK, str(path)]
+    done = subprocess.run(code, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    run = read_run(path)
+    assert [record.seq for record in run.records()] == [FULL.seq, 0, 1, 2, 3, 4]
+    assert run.torn_lines == 0
+
+
+def test_nothing_follows_a_torn_line_that_cannot_be_cut_off(tmp_path: Path) -> None:
+    """Where half a line cannot be taken back, as from a pipe, no other is written after it."""
+    os.mkfifo(tmp_path / "records-0.jsonl")
+    flags = os.O_RDONLY | os.O_NONBLOCK
+    reader = os.open(tmp_path / "records-0.jsonl", flags)
+    journal = Journal(tmp_path)
+
+    def leave_in_the_middle() -> None:
+        select.select([reader], [], [])
+        os.close(reader)
+
+    leaving = threading.Thread(target=leave_in_the_middle)
+    leaving.start()
+    with pytest.raises(RunDirectoryError, match="Broken pipe"):
+        journal.append(dataclasses.replace(FULL, text="x" * 1_000_000))
+    leaving.join()
+    reader = os.open(tmp_path / "records-0.jsonl", flags)
+    torn = os.read(reader, 1_000_000)
+    assert torn.startswith(b'{"seq":7')
+    assert torn.endswith(b"x")
+    with pytest.raises(RunDirectoryError, match="its last line is torn"):
+        journal.append(LEAST)
+    assert select.select([reader], [], [], 0) == ([], [], [])
+    journal.close()
+    os.close(reader)
 
 
 @pytest.mark.parametrize("kept", range(1, 200, 13))
@@ -254,6 +321,20 @@ def test_begin_keeps_the_trace_byte_for_byte(tmp_path: Path) -> None:
     begin_run(tmp_path, made_header("a"), b"\xef\xbb\xbfany bytes\r\n")
     assert (tmp_path / "trace.jsonl").read_bytes() == b"\xef\xbb\xbfany bytes\r\n"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["header.json", "trace.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"metadata": {"n": 2**64}}, {"seed": -(2**63) - 1}, {"label": "\udcff"}],
+    ids=["beyond 64 bits", "below 64 bits", "not UTF-8"],
+)
+def test_a_header_that_cannot_be_written_leaves_nothing(
+    fields: dict[str, Any], tmp_path: Path
+) -> None:
+    """What no JSON can hold is known before the trace is written."""
+    with pytest.raises(TypeError):
+        begin_run(tmp_path, made_header("a", **fields), b"{}\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

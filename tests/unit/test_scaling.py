@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import TraceError
@@ -72,6 +72,41 @@ def test_a_repetition_shares_nothing_with_the_first() -> None:
     assert [own.get("session_id") for own in twice.payload] == ["a", "a", None, "a#1", "a#1", None]
     assert twice.timestamp_ms.tolist() == [0, 10, 30, 45, 55, 75]
     assert len(parse_trace(trace_bytes(twice), "twice")) == 6
+
+
+@given(
+    st.lists(st.lists(st.integers(-3, 5), max_size=4), min_size=1, max_size=6),
+    st.integers(0, 2),
+    st.integers(1, 15),
+)
+@example([[], [], []], 0, 10)
+@example([[], [7], []], 1, 4)
+@settings(deadline=None)
+def test_rows_without_blocks_are_repeated_too(
+    ids: list[list[int]], part: int, requests: int
+) -> None:
+    """Rows that have no blocks, some or all of them, have none in any repetition; the ids of others
+    are shared as in the trace within a repetition, and with no other one."""
+    n = len(ids)
+    lengths = np.full(n, 5)
+    cut = part_of(Trace(np.arange(n), lengths, lengths, BlockIds.of(ids)), part, requests)
+    assert cut.hash_ids is not None
+    own: dict[tuple[int, int], int] = {}
+    for place, found in enumerate(cut.hash_ids, part * requests):
+        copy, row = divmod(place, n)
+        assert len(found) == len(ids[row])
+        for here, there in zip(found, ids[row], strict=True):
+            assert own.setdefault((copy, there), here) == here
+    assert len(set(own.values())) == len(own)
+
+
+def test_a_trace_without_any_block_is_repeated() -> None:
+    """A file whose rows all have `"hash_ids":[]` is repeated like one that has none."""
+    row = b'{"timestamp":%d,"input_length":5,"output_length":5,"hash_ids":[]}\n'
+    trace = parse_trace(b"".join(row % n for n in range(4)), "t")
+    repeated = part_of(trace, 0, 10)
+    assert repeated.hash_ids is None or list(repeated.hash_ids) == [()] * 10
+    assert len(parse_trace(trace_bytes(repeated), "again")) == 10
 
 
 def test_ids_too_great_for_a_repetition() -> None:

@@ -126,6 +126,18 @@ def test_vidur(folder: Path) -> None:
     assert trace.input_length.tolist() == [30, 10]
 
 
+@pytest.mark.parametrize("time", ["1700000000000", "1.5", "2024-01-01 00:00:00"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_times_of_another_kind(folder: Path, time: str, rows: int) -> None:
+    """Numbers are no dates and dates are no numbers: the row is refused, and the flag named."""
+    data = b"timestamp_ms,input_tokens,output_tokens\n" + f"{time},1,1\n".encode() * rows
+    is_date = " " in time
+    message = refused(folder, "csv", data, time_unit="ms" if is_date else "iso")
+    needed = "a number (ms)" if is_date else "a date and time"
+    assert message.startswith(f"file:2: timestamp_ms: {needed} is needed")
+    assert f"got {time!r}; --time-unit?" in message
+
+
 def test_a_csv_of_ones_own(folder: Path) -> None:
     """Names of columns and the unit can be said; semicolons, tabs and quotes are understood."""
     columns = {"time_column": "when", "input_column": "IN", "output_column": "out"}

@@ -226,6 +226,17 @@ def test_a_broken_row(tmp_path: Path, name: str, row: bytes, column: str, said: 
     assert (len(trace), counts.read, counts.broken_dropped) == (2, 3, 1)
 
 
+@pytest.mark.parametrize("name", ["mooncake", "bailian", "loadgen", "vllm", "aiperf"])
+@pytest.mark.parametrize("time", [1_700_000_000_000, 1.5, "2024-01-01 00:00:00"], ids=repr)
+def test_times_of_another_kind(tmp_path: Path, name: str, time: object) -> None:
+    """Numbers are no dates and dates are no numbers: the row is refused, and the flag named."""
+    data = lines({"timestamp": time, "input_length": 1, "output_length": 1})
+    unit = "ms" if isinstance(time, str) else "iso"
+    needed = "a number (ms)" if isinstance(time, str) else "a date and time"
+    message = refused(tmp_path, name, data, time_unit=unit)
+    assert message.startswith(f"file:1: timestamp: {needed} is needed, got {time!r}; --time-unit?")
+
+
 def test_times_on_some_rows_only(tmp_path: Path) -> None:
     """Where the first row has no time, one that has is no row of the same file, and vice versa."""
     timed, bare = (

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loadgen.trace.arrivals import Arrivals
-from loadgen.trace.config import ArrivalLaw
+from loadgen.trace.config import ArrivalLaw, GeneratorConfig
+from loadgen.trace.generate import generate
 from loadgen.trace.profile import (
     DailySine,
     FromTrace,
@@ -126,6 +127,48 @@ def test_a_profile_of_a_trace() -> None:
     assert scaled.expected(np.array([90.0]))[0] == pytest.approx(900.0)
     assert scaled.rate[1] / scaled.rate[0] == pytest.approx(profile.rate[1] / profile.rate[0])
     assert profile.expected(np.array([180.0]))[0] == pytest.approx(10.0)
+
+
+@settings(deadline=None, max_examples=300)
+@given(bins=st.integers(1, 3000), bin_ms=st.integers(1, 100_000), arrivals=st.integers(2, 40))
+@example(bins=7, bin_ms=300, arrivals=3)  # 2.1 / 0.3 is over 7: a last bin of length 0
+@example(bins=14, bin_ms=300, arrivals=5)
+@example(bins=6, bin_ms=700, arrivals=50)  # 4.2 / 0.7 is over 6: one of 9e-16 s
+@example(bins=30, bin_ms=700, arrivals=2)
+@example(bins=3, bin_ms=100, arrivals=2)  # 0.3 / 0.1 is under 3
+def test_a_trace_that_is_whole_bins_long(bins: int, bin_ms: int, arrivals: int) -> None:
+    """So many bins there are, each of the asked length, however decimals round; and the profile
+    gives the trace's arrivals back, at finite times."""
+    times_ms = np.linspace(0.0, float(bins * bin_ms), arrivals)
+    profile = profile_of(times_ms, bin_ms / 1000, None)
+    assert profile.duration_s == pytest.approx((bin_ms / 1000,) * bins, rel=1e-5)
+    counts = np.array(profile.rate) * profile.duration_s
+    assert counts.sum() == pytest.approx(arrivals)
+    assert (counts > -1e-9).all()
+    drawn_s = profile.time_s(np.arange(2.0 * arrivals))
+    assert np.isfinite(drawn_s).all()
+    assert (np.diff(drawn_s) >= 0).all()
+    assert drawn_s[-1] <= 2 * bins * bin_ms / 1000 * (1 + 1e-9)
+
+
+@given(bins=st.integers(1, 500), bin_ms=st.integers(2, 100_000), data=st.data())
+def test_a_last_bin_that_is_cut_stays(bins: int, bin_ms: int, data: st.DataObject) -> None:
+    """A rest of the trace that is no rounding, of a microsecond even, has a bin of its own."""
+    rest_ms = data.draw(st.integers(1, bin_ms - 1) | st.just(0.001))
+    profile = profile_of(np.array([0.0, bins * bin_ms + rest_ms]), bin_ms / 1000, None)
+    assert len(profile.rate) == bins + 1
+    assert profile.duration_s[-1] == pytest.approx(rest_ms / 1000, rel=1e-2)
+    assert profile.rate[-1] * profile.duration_s[-1] == pytest.approx(1.0)
+
+
+def test_a_profile_of_whole_bins_draws_a_trace(tmp_path: Path) -> None:
+    """A trace of 2.1 s in bins of 0.3 s is a rate profile for `trace generate`."""
+    path = tmp_path / "t.jsonl"
+    row = '{{"timestamp":{},"input_length":9,"output_length":9}}\n'
+    path.write_text("".join(row.format(60 * n) for n in range(36)))
+    trace = generate(GeneratorConfig(num_prompts=50, seed=1, rate_profile=f"trace:{path}:0.3"))
+    assert len(trace) == 50
+    assert np.isfinite(trace.timestamp_ms).all()
 
 
 @pytest.mark.parametrize(
