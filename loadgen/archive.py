@@ -103,7 +103,7 @@ def read_run(path: Path) -> Run:
         header=header,
         torn_lines=sum(map(_ends_torn, files)),
         health=tuple(health),
-        stopped=reasons[0] if reasons else None,
+        stopped="; ".join(dict.fromkeys(reasons)) or None,
         is_running=is_running(path),
         epoch_s=epochs[0] if epochs else None,
     )

@@ -33,22 +33,25 @@ JOB: Final = "job.json"
 """What a client of `loadgen serve` asked for; the service writes it."""
 
 
-class Journal:
-    """Appends to the records of one worker."""
+class _Lines:
+    """A file of JSON lines that one process appends to: what had been appended survives a kill."""
 
-    def __init__(self, run_path: Path, worker: int = 0) -> None:
-        self._path = run_path / f"records-{worker}.jsonl"
-        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise self._failure(error) from None
         self._is_torn = False
 
-    def append(self, record: RequestRecord) -> None:
-        """One write a record: what had ended survives a kill; raises RunDirectoryError.
+    def append(self, content: Any) -> None:
+        """One write a line; raises RunDirectoryError.
 
         Answers in flight go on to end after an error, and a disk that was full may have room again:
         what a failed write has left is cut off, so that the next line does not follow half of one.
         Where it cannot be cut off, nothing more is written: a torn line is harmless at the end.
         """
-        line = orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+        line = orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
         if self._is_torn:
             raise RunDirectoryError(f"{self._path}: cannot be written: its last line is torn")
         written = 0
@@ -58,7 +61,7 @@ class Journal:
         except OSError as error:
             if written:
                 self._cut_off(written)
-            raise RunDirectoryError(f"{self._path}: cannot be written: {error.strerror}") from None
+            raise self._failure(error) from None
 
     def _cut_off(self, written: int) -> None:
         """Take back the last bytes of the file, which nobody else writes."""
@@ -67,47 +70,57 @@ class Journal:
         except OSError:
             self._is_torn = True
 
+    def _failure(self, error: OSError) -> RunDirectoryError:
+        return RunDirectoryError(f"{self._path}: cannot be written: {error.strerror}")
+
+    def hold(self) -> None:
+        """Lock the file for as long as it is open, where the file system has locks."""
+        with suppress(OSError):
+            hold(self._file)
+
     def close(self) -> None:
         os.close(self._file)
+
+
+class Journal:
+    """Appends to the records of one worker."""
+
+    def __init__(self, run_path: Path, worker: int = 0) -> None:
+        self._lines = _Lines(run_path / f"records-{worker}.jsonl")
+
+    def append(self, record: RequestRecord) -> None:
+        """What had ended survives a kill; raises RunDirectoryError."""
+        self._lines.append(record)
+
+    def close(self) -> None:
+        self._lines.close()
 
 
 class EventLog:
     """Appends what happens to the run as a whole; the parent writes it."""
 
     def __init__(self, run_path: Path) -> None:
-        self._path = run_path / EVENTS
-        try:
-            self._file = self._path.open("ab", buffering=0)
-            # Held until the run ends, however it ends: so readers know that it goes on.
-            with suppress(OSError):  # some file systems have no locks
-                hold(self._file.fileno())
-        except OSError as error:
-            raise RunDirectoryError(f"{self._path}: cannot be written: {error.strerror}") from None
+        self._lines = _Lines(run_path / EVENTS)
+        self._lines.hold()  # until the run ends, however it ends: so readers know that it goes on
 
     def close(self) -> None:
         """Nothing more happens to the run."""
-        self._file.close()
+        self._lines.close()
 
     def run_began(self, epoch_s: float) -> None:
         """`epoch_s` is the run's start on this machine's monotonic clock, for other processes."""
-        self._append({"event": "run", "epoch_s": epoch_s})
+        self._lines.append({"event": "run", "epoch_s": epoch_s})
 
     def turn_began(self, target: str, block: int, repeat: int, origin_s: float) -> None:
         """`origin_s` counts from the run's start: the due times of the turn count from there."""
         turn = {"target": target, "block": block, "repeat": repeat, "origin_s": round(origin_s, 6)}
-        self._append({"event": "turn", **turn})
+        self._lines.append({"event": "turn", **turn})
 
     def worker_done(self, health: WorkerHealth) -> None:
-        self._append({"event": "worker", **asdict(health)})
+        self._lines.append({"event": "worker", **asdict(health)})
 
     def stopped(self, reason: str) -> None:
-        self._append({"event": "stopped", "reason": reason})
-
-    def _append(self, event: dict[str, Any]) -> None:
-        try:
-            self._file.write(orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE))
-        except OSError as error:
-            raise RunDirectoryError(f"{self._path}: cannot be written: {error.strerror}") from None
+        self._lines.append({"event": "stopped", "reason": reason})
 
 
 def new_run_path(result_dir: Path, kind: str, started: datetime) -> Path:

@@ -16,6 +16,8 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.errors import TraceError
+
 Floats = NDArray[np.float64]
 
 DAY_S: Final = 86_400.0
@@ -23,6 +25,7 @@ BIN_S: Final = 60.0
 _ROUNDING: Final = 1e-12
 """Of a trace's duration: more than rounding adds to it, less than a rest that was recorded."""
 _KNOTS: Final = 4096
+_MOST_BINS: Final = 10_000_000
 _NEWTON_STEPS: Final = 60
 
 
@@ -227,12 +230,18 @@ def _from_trace(text: str) -> FromTrace:
 
 def profile_of(timestamp_ms: Floats, bin_s: float, rate: float | None) -> Steps:
     """The rates that arrivals have in bins of `bin_s`; scaled to a mean `rate` where one is given.
+    Raises TraceError where those are too many.
 
     The last bin is cut at the last arrival, and after it the profile starts again. What is left of
     it by rounding alone is no bin: 2.1 s / 0.3 s is a little over 7, and it would have no length.
     """
     times_s = timestamp_ms / 1000.0
     duration_s = max(float(times_s[-1]), 1e-9)
+    if duration_s / bin_s > _MOST_BINS:
+        raise TraceError(
+            f"--rate-profile: {duration_s:g} s in bins of {bin_s:g} s are over {_MOST_BINS:,}; "
+            "take longer ones"
+        )
     bins = max(1, math.ceil(duration_s / bin_s))
     if bins > 1 and duration_s - bin_s * (bins - 1) <= _ROUNDING * duration_s:
         bins -= 1

@@ -163,6 +163,48 @@ def test_a_disk_that_is_full_for_a_moment_costs_one_record(tmp_path: Path) -> No
     assert run.torn_lines == 0
 
 
+FILLS_THE_DISK_OF_EVENTS = """
+import pathlib, resource, sys
+from loadgen.errors import RunDirectoryError
+from loadgen.journal import EventLog
+
+path = pathlib.Path(sys.argv[1])
+log = EventLog(path)
+log.run_began(1.0)
+before = (path / "events.jsonl").read_bytes()
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 9, hard))
+try:
+    log.stopped("lost")
+except RunDirectoryError:
+    pass
+else:
+    raise SystemExit("it fits")
+assert (path / "events.jsonl").read_bytes() == before
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+log.stopped("interrupted")
+"""
+
+
+def test_a_disk_that_is_full_for_a_moment_tears_no_event(tmp_path: Path) -> None:
+    """As of records: the event is an error, and those after it are read."""
+    path = made_run(tmp_path / "run", made_header("a"), [FULL])
+    code = [sys.executable, "-c", FILLS_THE_DISK_OF_EVENTS, str(path)]
+    done = subprocess.run(code, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert read_run(path).stopped == "interrupted"
+
+
+def test_all_reasons_of_a_stop_are_told(tmp_path: Path) -> None:
+    """Each once, the first one first: a worker that is lost after Ctrl-C is lost all the same."""
+    path = made_run(tmp_path / "run", made_header("a"), [FULL])
+    log = EventLog(path)
+    for reason in ("interrupted", "worker 1 ended unexpectedly", "interrupted"):
+        log.stopped(reason)
+    log.close()
+    assert read_run(path).stopped == "interrupted; worker 1 ended unexpectedly"
+
+
 def test_nothing_follows_a_torn_line_that_cannot_be_cut_off(tmp_path: Path) -> None:
     """Where half a line cannot be taken back, as from a pipe, no other is written after it."""
     os.mkfifo(tmp_path / "records-0.jsonl")
@@ -400,7 +442,7 @@ HEALTH = WorkerHealth(
 
 
 def test_events_are_read_as_they_were_written(tmp_path: Path) -> None:
-    """How the workers fared and why the run was stopped first come back."""
+    """How the workers fared and why the run was stopped come back."""
     path = made_run(tmp_path / "run", made_header("a"), [])
     assert read_run(path).health == ()
     assert read_run(path).stopped is None
@@ -411,7 +453,7 @@ def test_events_are_read_as_they_were_written(tmp_path: Path) -> None:
     log.stopped("interrupted")
     run = read_run(path)
     assert run.health == (HEALTH,)
-    assert run.stopped == "the time is up"
+    assert run.stopped == "the time is up; interrupted"
     log.close()
 
 
