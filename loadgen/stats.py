@@ -281,8 +281,8 @@ def _goodput(c: Columns, slo: Slo, duration_s: float | None) -> Goodput | None:
 
 
 def _buffered_share(c: Columns) -> float | None:
-    """Streams that somebody held back: over half of their gaps are next to nothing, or over half of
-    their tokens came at one moment.
+    """Streams that somebody held back: over half of their gaps are next to nothing, or all of their
+    many tokens came at one moment, be it in one chunk.
 
     A server that generates token by token leaves gaps; only what was kept and then let go arrives
     in one read. A server may merge the tokens of one step, or of some, but not those of many.
@@ -295,13 +295,7 @@ def _buffered_share(c: Columns) -> float | None:
     is_close = np.concatenate((np.diff(c.chunk_s) < _AT_ONCE_S, [False]))
     is_close[c.first_chunk[1:][counts > 0] - 1] = False  # the gap to the next request's first
     close = np.add.reduceat(np.append(is_close, False), c.first_chunk[:-1]) * (counts > 0)
-    is_held = close > counts / 2
-    # A moment is a chunk with all those close behind it; its tokens are those of its chunks.
-    begins = np.flatnonzero(~np.concatenate(([False], is_close[:-1])))
-    at_once = np.add.reduceat(c.tokens_by_chunk(), begins)
-    largest = np.zeros(len(c))
-    np.maximum.at(largest, np.repeat(np.arange(len(c)), counts)[begins], at_once)
-    is_held |= has_many & (largest > c.output_tokens_served / 2)
+    is_held = (close > counts / 2) | (has_many & (close == counts - 1))
     return float(is_held[long].mean())
 
 
