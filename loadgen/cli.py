@@ -44,8 +44,16 @@ from loadgen.progress import Progress
 from loadgen.report import rebuild
 from loadgen.report_cli import INVALID, add_check, add_report, print_json, show
 from loadgen.run import Finished, run
-from loadgen.run_flags import add_api_key_flags, add_config_flag, exporting, linger, run_config
+from loadgen.run_flags import (
+    add_api_key_flags,
+    add_config_flag,
+    exporting,
+    linger,
+    run_config,
+    targets_of_file,
+)
 from loadgen.runs_cli import add_runs
+from loadgen.secrets import one_line
 from loadgen.selfcheck import check
 from loadgen.serve_cli import add_serve
 from loadgen.service_cli import run_at_service
@@ -74,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = parsed.call(parsed)
         return code
     except LoadgenError as error:
-        print(f"loadgen: {error}", file=sys.stderr)
+        print(f"loadgen: {one_line(str(error))}", file=sys.stderr)  # it may hold a server's words
         return USAGE
     except BrokenPipeError:  # whoever read our output has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -118,7 +126,7 @@ def run_one(arguments: argparse.Namespace) -> int:
     """Replay a trace on one target."""
     content = read_config(arguments.config)
     if arguments.base_url is None:
-        targets = _targets_in(content)
+        targets = targets_of_file(arguments, content)
         if len(targets) != 1:
             raise ConfigError("--base-url: give the endpoint, or one of `targets` in --config FILE")
         return _finish(arguments, content, targets)
@@ -129,16 +137,13 @@ def run_one(arguments: argparse.Namespace) -> int:
 def compare(arguments: argparse.Namespace) -> int:
     """Replay one trace on several targets, in turn."""
     content = read_config(arguments.config)
-    targets = [_target_of(text) for text in arguments.target] or _targets_in(content)
+    targets = [_target_of(text) for text in arguments.target]
+    targets = targets or targets_of_file(arguments, content)
     for flag, field in (("--target-model", "model"), ("--target-api-key-env", "api_key_env")):
         targets = _with_own(targets, flag, field, getattr(arguments, f"target_{field}"))
     if len(targets) < 2:
         raise ConfigError("--target: a comparison needs two or more; for one, `loadgen run`")
     return _finish(arguments, content, targets)
-
-
-def _targets_in(content: dict[str, Any]) -> list[TargetConfig]:
-    return [validate(TargetConfig, target) for target in content.get("targets", ())]
 
 
 def _target_of(text: str) -> TargetConfig:

@@ -34,6 +34,7 @@ from loadgen.run_flags import (
     exporting,
     keep_api_key,
     linger,
+    targets_of_file,
 )
 from loadgen.status import make_run_dir, status_in
 from loadgen.sweep import sweep
@@ -140,7 +141,7 @@ def _config(kind: str, model: type[Config], arguments: argparse.Namespace) -> Co
     content = {name: under_flags(content, name, flags[name]) for name in _PARTS} | {
         "trace": trace,
         "generate": drawn,
-        "targets": content.get("targets", []),
+        "targets": targets_of_file(arguments, content),
         kind: under_flags(content, kind, of_points),
     }
     if arguments.base_url is not None:

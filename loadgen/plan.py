@@ -73,7 +73,7 @@ def describe_load(config: RunConfig) -> dict[str, Any]:
     """What a run would send, without sending anything; raises LoadgenError."""
     workload = workload_of(config)
     _check_pace(config, workload)
-    _tokenizer(config.request, config.request.model)
+    _tokenizer(config.request, *(config.request.to(t).model for t in config.targets))
     trace = workload.trace
     targets = len(config.legs)
     turns = 1 if config.compare.together else targets

@@ -96,6 +96,20 @@ def keep_api_key(arguments: argparse.Namespace, request: RequestConfig) -> None:
         os.environ[request.api_key_env] = api_key
 
 
+def targets_of_file(
+    arguments: argparse.Namespace, content: Mapping[str, Any]
+) -> list[TargetConfig]:
+    """The targets of a configuration file; a flag that is given wins over what they have of their
+    own, as over all else."""
+    given = {*take(RequestConfig, arguments)}
+    if arguments.api_key is not None or arguments.api_key_file is not None:
+        given.add("api_key_env")
+    return [
+        validate(TargetConfig, {key: said for key, said in target.items() if key not in given})
+        for target in content.get("targets", ())
+    ]
+
+
 def run_config(
     arguments: argparse.Namespace, targets: list[TargetConfig], content: Mapping[str, Any]
 ) -> RunConfig:

@@ -19,6 +19,7 @@ _MIN_SECRET_CHARS: Final = 4
 _SECRET_WORD = re.compile(r"key|token|secret|sig|pass|auth|code|credential", re.IGNORECASE)
 _URL_WORD: Final = re.compile(r"((?:[\w.-]+=)*)(\w+://.*)", re.DOTALL)
 """A URL, perhaps behind `--flag=` and `name=`; what follows is its own, other URLs included."""
+_MOVES: Final = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]")
 _SECRET_FLAGS: Final = ("--api-key", "--header", "--extra-body")
 
 
@@ -34,9 +35,15 @@ class Redactor:
         return self._pattern.sub(STRUCK, text) if self._pattern else text
 
     def excerpt(self, text: str, most: int) -> str:
-        """At most so many characters of the text, from which no cut has hidden a secret."""
-        struck = self.strike(text)
+        """At most so many characters of the text, in one line, from which no cut and no change has
+        hidden a secret."""
+        struck = one_line(self.strike(text))
         return struck if len(struck) <= most else f"{struck[: most - 1]}…"
+
+
+def one_line(text: str) -> str:
+    """The text in one line, without what moves a terminal or turns its letters about."""
+    return _MOVES.sub("\ufffd", " ".join(text.split()))
 
 
 def secrets_of_headers(headers: dict[str, str]) -> list[str]:

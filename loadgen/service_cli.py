@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import Any
 
@@ -11,7 +12,6 @@ from loadgen.errors import ConfigError
 from loadgen.flags import flag_of, take
 from loadgen.progress import Progress
 from loadgen.report_cli import print_json
-from loadgen.run_flags import api_key_of
 from loadgen.service_client import Outcome, describe, drive, service_at, upload
 
 
@@ -42,8 +42,8 @@ def _body(arguments: argparse.Namespace, config: RunConfig) -> dict[str, Any]:
     body.pop("trace", None)
     if config.trace is not None:
         body.pop("generate", None)
-    if (api_key := api_key_of(arguments)) is not None:
-        body["api_key"] = api_key
+    if arguments.api_key is not None or arguments.api_key_file is not None:
+        body["api_key"] = os.environ[config.request.api_key_env]  # by run_flags.keep_api_key
         body.get("request", {}).pop("api_key_env", None)
     return body
 

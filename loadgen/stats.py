@@ -137,7 +137,9 @@ class Summary:
     schedule_lag_s: Distribution | None
     chunks: int
     buffered_share: float | None
-    """Of the streams of 8 chunks or of 32 tokens: those of which most came at one moment."""
+    """Of the streams of 8 chunks or more: those of which most chunks came at one moment."""
+    unstreamed_share: float | None
+    """Of the streams of 32 tokens or more: those that came at one moment as a whole."""
 
     @property
     def untold(self) -> int:
@@ -210,6 +212,7 @@ def summarise(
         schedule_lag_s=over(c.schedule_lag_s, sent),
         chunks=len(c.chunk_s),
         buffered_share=_buffered_share(c),
+        unstreamed_share=_unstreamed_share(c),
     )
 
 
@@ -281,22 +284,31 @@ def _goodput(c: Columns, slo: Slo, duration_s: float | None) -> Goodput | None:
 
 
 def _buffered_share(c: Columns) -> float | None:
-    """Streams that somebody held back: over half of their gaps are next to nothing, or all of their
-    many tokens came at one moment, be it in one chunk.
+    """Streams that a proxy seems to have held back: over half of their gaps are next to nothing.
 
     A server that generates token by token leaves gaps; only what was kept and then let go arrives
-    in one read. A server may merge the tokens of one step, or of some, but not those of many.
+    in one read. A server may merge the tokens of one step, but not those of many.
     """
+    counts, close = _close_gaps(c)
+    long = c.is_ok & (counts >= _FEWEST_CHUNKS)
+    return float((close[long] > counts[long] / 2).mean()) if long.any() else None
+
+
+def _unstreamed_share(c: Columns) -> float | None:
+    """Streams without any gap, be they one chunk: nothing tells how fast they were decoded."""
+    counts, close = _close_gaps(c)
+    many = c.is_ok & (counts > 0) & (c.output_tokens_served >= _FEWEST_TOKENS)
+    return float((close[many] == counts[many] - 1).mean()) if many.any() else None
+
+
+def _close_gaps(c: Columns) -> tuple[Ints, Ints]:
+    """(chunks, gaps between them that are next to nothing) of each request; shape (n,)."""
     counts = np.diff(c.first_chunk)
-    has_many = c.output_tokens_served >= _FEWEST_TOKENS
-    long = c.is_ok & (counts > 0) & ((counts >= _FEWEST_CHUNKS) | has_many)
-    if not long.any():
-        return None
-    is_close = np.concatenate((np.diff(c.chunk_s) < _AT_ONCE_S, [False]))
+    is_close = np.diff(c.chunk_s, append=np.inf) < _AT_ONCE_S
     is_close[c.first_chunk[1:][counts > 0] - 1] = False  # the gap to the next request's first
-    close = np.add.reduceat(np.append(is_close, False), c.first_chunk[:-1]) * (counts > 0)
-    is_held = (close > counts / 2) | (has_many & (close == counts - 1))
-    return float(is_held[long].mean())
+    ones = np.append(is_close, False).astype(np.int64)
+    close = np.add.reduceat(ones, c.first_chunk[:-1]) * (counts > 0)
+    return counts, close
 
 
 def _share(part: Ints, whole: Ints) -> float | None:

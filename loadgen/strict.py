@@ -6,9 +6,9 @@ It knows pydantic, and no option.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import (
     AfterValidator,
@@ -31,11 +31,23 @@ class Strict(BaseModel):
     @model_validator(mode="after")
     def _can_be_kept(self) -> Self:
         for name, value in self:
-            if isinstance(value, int) and abs(value) > MOST:
-                raise conflict(name, f"must lie between -{MOST:,} and {MOST:,}")
-            if isinstance(value, str | Path) and not is_text(str(value)):
-                raise conflict(name, "must be UTF-8, without NUL")
+            if (problem := _why_not_kept(value)) is not None:
+                raise conflict(name, problem)
         return self
+
+
+def _why_not_kept(value: Any) -> str | None:
+    """What keeps a value out of a file of JSON, inside mappings and lists too; a model has said."""
+    if isinstance(value, int) and abs(value) > MOST:
+        return f"must lie between -{MOST:,} and {MOST:,}"
+    if isinstance(value, str | Path) and not is_text(str(value)):
+        return "must be UTF-8, without NUL"
+    parts: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        parts = (*value.keys(), *value.values())
+    elif isinstance(value, list | tuple):
+        parts = value
+    return next((problem for part in parts if (problem := _why_not_kept(part))), None)
 
 
 def is_text(text: str) -> bool:

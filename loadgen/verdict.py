@@ -50,6 +50,7 @@ THRESHOLDS: Final = {
     "buffered_share": Threshold(
         0.20, 0.80, "streams whose chunks came in bursts, as from a proxy that holds them back"
     ),
+    "unstreamed_share": Threshold(0.20, 1.0, "streams of many tokens that came in one piece"),
 }
 
 LOST: Final = "ended unexpectedly"
@@ -178,7 +179,7 @@ def _punctuality(header: RunHeader, summary: Summary) -> Iterator[Finding]:
         ):
             # The p99 of fewer is their maximum: one late request must not condemn a run.
             yield Grade.SUSPECT if lag.n < _FEWEST_FOR_P99 else grade, rule, said
-    was_late = lag is not None and lag.at(99.0) > LAG_FLOOR_S
+    was_late = lag is not None and lag.max > LAG_FLOOR_S
     if was_late and summary.request_rate_asked and summary.request_rate_sent:
         shortfall = 1 - summary.request_rate_sent / summary.request_rate_asked
         text = (
@@ -267,10 +268,17 @@ def _content(summary: Summary) -> Iterator[Finding]:
         yield from _weigh("prompt_length_error", summary.prompt_length_error, text)
     if summary.buffered_share is not None:
         text = (
-            f"{summary.buffered_share:.0%} of the streams came in bursts or in one piece, as from "
-            "a proxy that holds them back: TTFT and ITL are not the server's"
+            f"the chunks of {summary.buffered_share:.0%} of the streams came in bursts, as from a "
+            "proxy that holds them back: TTFT and ITL are not the server's"
         )
         yield from _weigh("buffered_share", summary.buffered_share, text)
+    if summary.unstreamed_share is not None:
+        text = (
+            f"{summary.unstreamed_share:.0%} of the streams of many tokens came at one moment "
+            "(reasoning that is not shown, a call of a tool, or a stream that is none): TTFT and "
+            "TPOT tell nothing of how fast they were decoded"
+        )
+        yield from _weigh("unstreamed_share", summary.unstreamed_share, text)
 
 
 def _samples(summary: Summary, percentiles: Sequence[float]) -> Iterator[Finding]:

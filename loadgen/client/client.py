@@ -247,7 +247,7 @@ def api_key_of(config: RequestConfig) -> str | None:
     """The key in the environment; raises ConfigError where one was named and is not there."""
     api_key = os.environ.get(config.api_key_env) or None
     if api_key is None and config.api_key_env != DEFAULT_API_KEY_ENV:
-        raise ConfigError(f"--api-key-env: {config.api_key_env} is not set in the environment")
+        raise ConfigError(f"API key: {config.api_key_env} is not set in the environment")
     if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
         raise ConfigError(f"{config.api_key_env}: the key must be printable ASCII")
     return api_key

@@ -25,7 +25,7 @@ from loadgen.config import Endpoint, LoadConfig, RequestConfig, Transport
 from loadgen.errors import ConfigError, TargetNotReady
 from loadgen.live import LiveCounters
 from loadgen.record import TargetInfo
-from loadgen.secrets import clean_url
+from loadgen.secrets import clean_url, one_line
 
 _PROMPT: Final = "Say yes."
 _HOLD_TOKENS: Final = 16
@@ -158,7 +158,7 @@ async def _model(
             )
         await asyncio.sleep(_RETRY_S)
     if response.status_code in (401, 403):
-        raise TargetNotReady(_wants_key(where, response.status_code))
+        raise TargetNotReady(_wants_key(client, request, response.status_code))
     served = _served_models(response.content) if response.status_code == 200 else {}
     if asked is not None:
         return asked, served.get(asked)
@@ -202,7 +202,7 @@ async def _try_endpoint(
             if second.took_it:
                 options, reply = newer, second
         if reply.status in (401, 403):
-            raise TargetNotReady(_wants_key(_where(client), reply.status))
+            raise TargetNotReady(_wants_key(client, request, reply.status))
         if not reply.took_it:
             what = reply.status if reply.status is not None else "no answer"
             problem = f"{_where(client)}: {endpoint} for model {model}: {what}: {reply.error}"
@@ -318,7 +318,7 @@ async def probe(
     return Reply(
         answer.status,
         client.redactor.excerpt(error, 300),
-        answer.header(b"server").decode("latin-1")[:100],
+        one_line(answer.header(b"server").decode("latin-1"))[:100],
         answer.output_tokens,
         answer.usage_events,
         answer.prompt_tokens,
@@ -329,7 +329,6 @@ def _where(client: Client) -> str:
     return f"{client.target.name} ({clean_url(client.target.base_url)})"
 
 
-def _wants_key(where: str, status: int | None) -> str:
-    return (
-        f"{where}: answers {status}: set OPENAI_API_KEY (or --api-key-env) to a key that it takes"
-    )
+def _wants_key(client: Client, request: RequestConfig, status: int | None) -> str:
+    name = request.to(client.target).api_key_env
+    return f"{_where(client)}: answers {status}: set {name} to an API key that it takes"

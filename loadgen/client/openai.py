@@ -154,35 +154,29 @@ def error_message(answer: Mapping[str, Any]) -> str | None:
     """The error that an answer carries in one of the forms that servers use, or None."""
     error = answer.get("error")
     if isinstance(error, dict):
-        return _in_one_line(str(error.get("message") or error))
+        return str(error.get("message") or error)
     if error:
-        return _in_one_line(str(error))
+        return str(error)
     if answer.get("object") == "error":  # the form of older vLLM and of FastChat
-        return _in_one_line(str(answer.get("message") or answer))
+        return str(answer.get("message") or answer)
     return None
 
 
 def error_text(body: bytes) -> str:
-    """What an HTTP error's body says, in one line."""
+    """What an HTTP error's body says, as it says it."""
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
         return preview(body)
     if isinstance(answer, dict):
-        text = error_message(answer) or str(answer.get("detail") or answer.get("message") or answer)
-        return _in_one_line(text)
+        return error_message(answer) or str(answer.get("detail") or answer.get("message") or answer)
     return preview(body)
 
 
 def preview(data: bytes) -> str:
-    """What a server sent, in one line. It may be long: it is cut when secrets have been struck out
-    of it, since a secret that is cut is known no more."""
-    return _in_one_line(data[:_MOST_SHOWN_BYTES].decode("utf-8", "replace"))
-
-
-def _in_one_line(text: str) -> str:
-    """Without what moves a terminal: a server's text is shown on one."""
-    return "".join(char if char.isprintable() else "\ufffd" for char in " ".join(text.split()))
+    """What a server sent, as it is and perhaps long: it is cut, and put into one line, when secrets
+    have been struck out of it, since a secret that is changed is known no more."""
+    return data[:_MOST_SHOWN_BYTES].decode("utf-8", "replace")
 
 
 def _content_of(choice: Mapping[str, Any]) -> tuple[str, bool]:

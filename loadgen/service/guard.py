@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import orjson
 from starlette.datastructures import Headers
-from starlette.requests import cookie_parser
+from starlette.requests import ClientDisconnect, cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from loadgen.service.refusal import Refusal
@@ -92,6 +92,8 @@ class Guard:
             return
         try:
             await self._app(scope, self._in_time(scope["path"], receive), guarded)
+        except ClientDisconnect:  # there is nobody to answer
+            return
         except Exception:
             if not has_begun:
                 await refuse(guarded, Refusal(500, "a bug of the service; its log has more"))

@@ -295,7 +295,7 @@ class Queue:
         if entry.spec is None and job["has_secrets"]:
             self._finish(entry, State.FAILED, _LOST_SECRETS)
             return
-        self.prune()
+        _tried("pruning", self.prune)
         content: dict[str, Any] = dict(job["config"] if entry.spec is None else entry.spec.content)
         try:
             self._check_disk()

@@ -190,6 +190,16 @@ async def test_a_wrong_key_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "canary" not in str(caught.value)
 
 
+async def test_the_key_that_is_wanted_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a target with a key of its own that is its own variable, and no other."""
+    monkeypatch.setenv("KEY_A", "canary-0123456789")
+    async with TruthServer(TruthConfig(api_key="right")) as server:
+        target = TargetConfig(name="a", base_url=server.base_url, api_key_env="KEY_A")
+        async with Client(target, RequestConfig(), LiveCounters()) as client:
+            with pytest.raises(TargetNotReady, match="set KEY_A to an API key"):
+                await negotiate([client], RequestConfig(), LoadConfig(), has_messages=False)
+
+
 async def test_a_named_key_that_is_not_set_is_told() -> None:
     """--api-key-env of a variable that is not there is a mistake, not a run without a key."""
     with pytest.raises(ConfigError, match="NO_SUCH_KEY"):

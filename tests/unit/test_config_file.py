@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from loadgen.cli import main
-from loadgen.config_file import read_config
+from loadgen.cli import build_parser, main
+from loadgen.config_file import SECTIONS, check_sections, read_config
 from loadgen.errors import ConfigError
+from loadgen.run_flags import targets_of_file
 
 YAML = """
 targets:
@@ -118,3 +120,46 @@ def test_a_trace_and_laws_in_one_file(file: Path) -> None:
     """A file that gives both is refused."""
     file.write_text(YAML + "trace: t.jsonl\n")
     assert main(["run", "--config", str(file), "--dry-run"]) == 2
+
+
+OWN = [
+    {"name": "a", "base_url": "http://h", "model": "m", "api_key_env": "KEY_A"},
+    {"name": "b", "base_url": "http://h"},
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "models", "keys"),
+    [
+        ((), ["m", None], ["KEY_A", None]),
+        (("--model", "n"), [None, None], ["KEY_A", None]),
+        (("--api-key", "abcdef"), ["m", None], [None, None]),
+        (("--api-key-env", "OTHER"), ["m", None], [None, None]),
+    ],
+    ids=str,
+)
+def test_flags_win_over_what_targets_have_of_their_own(
+    words: tuple[str, ...], models: list[str | None], keys: list[str | None]
+) -> None:
+    """As over every other key of the file."""
+    arguments = build_parser().parse_args(["compare", *words])
+    targets = targets_of_file(arguments, {"targets": OWN})
+    assert [target.model for target in targets] == models
+    assert [target.api_key_env for target in targets] == keys
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"output": {"metadata": {"a": "x\ud800"}}},
+        {"output": {"metadata": {"a\0": "x"}}},
+        {"request": {"extra_body": {"seed": 2**70}}},
+        {"request": {"extra_body": {"a": [{"b": "\udcff"}]}}},
+    ],
+    ids=str,
+)
+def test_what_no_file_can_hold_is_refused_inside_mappings(section: dict[str, Any]) -> None:
+    """Before anything is written or sent, in one line that names the key."""
+    content = {"targets": [{"base_url": "http://h"}], **section}
+    with pytest.raises(ConfigError, match=r"metadata|extra.body"):
+        check_sections(content, "file", SECTIONS)

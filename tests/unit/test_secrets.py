@@ -17,6 +17,7 @@ from loadgen.secrets import (
     clean_command,
     clean_config,
     clean_url,
+    one_line,
     secrets_of_body,
     secrets_of_headers,
     secrets_of_url,
@@ -221,3 +222,16 @@ def test_secrets_of_a_body_are_found_however_deep() -> None:
     body = {"a": [{"api_key": "k-1234"}], "auth": {"x": ["k-5678", 123456]}, "mode": "plain"}
     assert secrets_of_body(body) == ["k-1234", "k-5678", "123456"]
     assert secrets_of_body(None) == []
+
+
+def test_a_servers_text_moves_no_terminal() -> None:
+    """Control characters and turns of direction go; letters of every script stay, joiners too."""
+    shown = Redactor([]).excerpt("no\x1b[2J\x1b]0;owned\x07 model\u202e\n of\tit", 100)
+    assert shown == "no\ufffd[2J\ufffd]0;owned\ufffd model\ufffd of it"
+    for text in (
+        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+        "\u6a21\u578b",
+        "\U0001f469\u200d\U0001f467",
+        "caf\u00e9",
+    ):
+        assert one_line(text) == text

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from starlette.requests import ClientDisconnect
 
 from loadgen.errors import ConfigError
 from loadgen.live import LATENCY_BOUNDS_S, LiveHistogram
@@ -301,16 +302,23 @@ def test_every_route_is_documented() -> None:
 
 
 def test_a_bug_is_answered_behind_the_guard(tmp_path: Path) -> None:
-    """What escapes the application has the headers of every answer, and is counted."""
+    """What escapes the application has the headers of every answer, and is counted; a client that
+    hung up is no bug."""
     app = create_app(settings_of(ServeConfig(result_dir=tmp_path), {}))
 
     @app.get("/api/bug")
     async def bug() -> None:
         raise RuntimeError("oops")
 
+    @app.get("/api/gone")
+    async def gone() -> None:
+        raise ClientDisconnect
+
     async def ask(*paths: str) -> list[httpx.Response]:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            with pytest.raises(AssertionError):  # nobody is answered
+                await client.get("/api/gone")
             return [await client.get(path) for path in paths]
 
     answer, metrics = asyncio.run(ask("/api/bug", "/metrics"))

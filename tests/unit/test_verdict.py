@@ -293,6 +293,15 @@ def test_a_burst_that_was_a_little_late() -> None:
     assert "rate_shortfall" not in rules(judged(records))
 
 
+def test_a_late_tail_is_a_shortfall() -> None:
+    """However few of all it is that came late: the load was another."""
+    records = [
+        made_record(n, due=n / 100, start=n / 100 + 10 * (n > 990), chunks=(99.0, 99.1), asked=2)
+        for n in range(1000)
+    ]
+    assert rules(judged(records))["rate_shortfall"] is Grade.INVALID
+
+
 def test_tokens_counted_by_chunks_are_suspect() -> None:
     """Without usage the tokens are a guess, and the verdict says so."""
     records = [
@@ -519,7 +528,7 @@ def test_an_answer_in_one_piece_is_no_stream(chunks: int) -> None:
         made_record(n, due=float(n), chunks=(n + 5.0,) * chunks, served=100, asked=100)
         for n in range(N)
     ]
-    assert rules(judged(held))["buffered_share"] is Grade.INVALID
+    assert rules(judged(held))["unstreamed_share"] is Grade.SUSPECT
     steps = [
         made_record(
             n,
@@ -531,7 +540,7 @@ def test_an_answer_in_one_piece_is_no_stream(chunks: int) -> None:
         )
         for n in range(N)
     ]
-    assert "buffered_share" not in rules(judged(steps))
+    assert "unstreamed_share" not in rules(judged(steps))
 
 
 def test_a_cap_that_holds_requests_back_is_told() -> None:
