@@ -225,7 +225,7 @@ def test_a_probe_that_says_nothing_ends_the_search(tmp_path: Path) -> None:
         )
     assert done.code == 4, done.stderr
     assert "No capacity was found" in done.stdout.replace("\n", " ")
-    assert "output tokens where" in " ".join(done.stdout.split())
+    assert "lack 80.0% of the output tokens" in " ".join(done.stdout.split())
     path = directory(tmp_path)
     assert json.loads((path / "capacity.json").read_bytes())["rate"] is None
 
