@@ -256,18 +256,15 @@ def _with_own(
     targets: list[TargetConfig], flag: str, field: str, texts: Sequence[str]
 ) -> list[TargetConfig]:
     """The targets with what each NAME=VALUE says of the one of that name; raises ConfigError."""
-    own = dict[str, str]()
+    own: dict[str, dict[str, str]] = {target.name: {} for target in targets}
     for text in texts:
         name, _, value = text.partition("=")
-        if name not in {target.name for target in targets} or not value:
-            names = ", ".join(target.name for target in targets)
-            raise ConfigError(f"{flag}: each must be NAME=VALUE, of a target ({names})")
-        own[name] = value
+        if name not in own or not value:
+            raise ConfigError(f"{flag}: each must be NAME=VALUE, of a target ({', '.join(own)})")
+        own[name] = {field: value}
     try:
         return [
-            validate(TargetConfig, target.model_dump() | {field: own.get(target.name, known)})
-            for target in targets
-            for known in [getattr(target, field)]
+            validate(TargetConfig, target.model_dump() | own[target.name]) for target in targets
         ]
     except ConfigError as error:
         raise ConfigError(f"{flag} NAME=VALUE: {error}") from None

@@ -156,6 +156,7 @@ def summarise(
     c = Columns.of(records)
     ok, sent = c.is_ok, c.was_sent
     turns = c.turns()
+    close = _close_gaps(c)
     duration_s = float(sum(c.span_s(rows) for rows in turns)) if sent.any() else None
     is_told = bool(sent.any()) and c.tells_output_tokens
     output_tokens = int(np.maximum(c.output_tokens_served, 0).sum()) if is_told else None
@@ -211,8 +212,8 @@ def summarise(
         e2e_from_due_s=over(c.e2e_from_due_s),
         schedule_lag_s=over(c.schedule_lag_s, sent),
         chunks=len(c.chunk_s),
-        buffered_share=_buffered_share(c),
-        unstreamed_share=_unstreamed_share(c),
+        buffered_share=_buffered_share(c, close),
+        unstreamed_share=_unstreamed_share(c, close),
     )
 
 
@@ -283,32 +284,32 @@ def _goodput(c: Columns, slo: Slo, duration_s: float | None) -> Goodput | None:
     return Goodput(good=good, requests_per_s=_ratio(good, duration_s), share=good / len(c))
 
 
-def _buffered_share(c: Columns) -> float | None:
+def _buffered_share(c: Columns, close: Ints) -> float | None:
     """Streams that a proxy seems to have held back: over half of their gaps are next to nothing.
 
     A server that generates token by token leaves gaps; only what was kept and then let go arrives
     in one read. A server may merge the tokens of one step, but not those of many.
     """
-    counts, close = _close_gaps(c)
+    counts = np.diff(c.first_chunk)
     long = c.is_ok & (counts >= _FEWEST_CHUNKS)
     return float((close[long] > counts[long] / 2).mean()) if long.any() else None
 
 
-def _unstreamed_share(c: Columns) -> float | None:
+def _unstreamed_share(c: Columns, close: Ints) -> float | None:
     """Streams without any gap, be they one chunk: nothing tells how fast they were decoded."""
-    counts, close = _close_gaps(c)
+    counts = np.diff(c.first_chunk)
     many = c.is_ok & (counts > 0) & (c.output_tokens_served >= _FEWEST_TOKENS)
     return float((close[many] == counts[many] - 1).mean()) if many.any() else None
 
 
-def _close_gaps(c: Columns) -> tuple[Ints, Ints]:
-    """(chunks, gaps between them that are next to nothing) of each request; shape (n,)."""
+def _close_gaps(c: Columns) -> Ints:
+    """How many gaps between a request's chunks are next to nothing, shape (n,)."""
     counts = np.diff(c.first_chunk)
     is_close = np.diff(c.chunk_s, append=np.inf) < _AT_ONCE_S
     is_close[c.first_chunk[1:][counts > 0] - 1] = False  # the gap to the next request's first
     ones = np.append(is_close, False).astype(np.int64)
-    close = np.add.reduceat(ones, c.first_chunk[:-1]) * (counts > 0)
-    return counts, close
+    close: Ints = np.add.reduceat(ones, c.first_chunk[:-1]) * (counts > 0)
+    return close
 
 
 def _share(part: Ints, whole: Ints) -> float | None:

@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect, cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from loadgen.service.refusal import Refusal
-from loadgen.service.settings import HOST, Settings
+from loadgen.service.settings import Settings, host_in
 
 COOKIE: Final = "loadgen_session"
 MAX_BODY_BYTES: Final = 1 << 20
@@ -157,10 +157,10 @@ class Guard:
 def _host_of(headers: Headers) -> str:
     """The name in the Host header, in lower case and without its port; raises Refusal."""
     hosts = headers.getlist("host")
-    found = HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+    found = host_in(hosts[0]) if len(hosts) == 1 else None
     if found is None:
         raise Refusal(400, "host: one is needed, a name with or without a port")
-    return (found["v6"] or found["name"]).lower()
+    return found
 
 
 def _check_same_site(headers: Headers) -> None:

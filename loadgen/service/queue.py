@@ -106,9 +106,8 @@ class Queue:
                 if row.state is State.QUEUED:
                     self._line.append(_Entry(row.id))
                 elif row.state is State.RUNNING:
-                    if is_held(
-                        self.folder.path / row.id / LOCK
-                    ):  # else the command line's, resumed
+                    # A search that the command line resumed is running, and holds no such lock.
+                    if is_held(self.folder.path / row.id / LOCK):
                         self._runs(_Entry(row.id))
                 else:
                     self._last = row.id

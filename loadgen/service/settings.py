@@ -35,16 +35,21 @@ def _by_commas(value: Any) -> Any:
 
 
 def _host_name(text: str) -> str:
-    """A name or an address as a Host header has it, in lower case, without its port."""
+    """A name or an address, as `host_in` finds it; raises ValueError."""
     text = text.strip()
-    found = HOST.fullmatch(f"[{text}]" if text.count(":") > 1 and text[0] != "[" else text)
+    found = host_in(f"[{text}]" if text.count(":") > 1 and text[0] != "[" else text)
     if found is None:
         raise ValueError(f"{text!r}: must be a name or an address, as lab.example.com")
-    return (found["v6"] or found["name"]).lower()
+    return found
 
 
-HOST: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::\d{1,5})?")
-"""Of a Host header: a name or an address, with or without a port."""
+def host_in(header: str) -> str | None:
+    """What a Host header names, in lower case and without its port; None where it is none."""
+    found = _HOST.fullmatch(header)
+    return None if found is None else (found["v6"] or found["name"]).lower()
+
+
+_HOST: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::\d{1,5})?")
 
 
 class ServeConfig(Strict):
