@@ -45,7 +45,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._ended: asyncio.Future[None] | None = None  # there while an exchange runs
         self._watch_timer: asyncio.TimerHandle | None = None
-        self._was_used = self._is_lost = self._is_paused = False
+        self._was_used = self._is_paused = self._is_lost = self._is_gone = False
         self._loss: Exception | None = None
 
     async def run(self, wire: Wire, sink: ByteSink, timeouts: Timeouts) -> bool:
@@ -131,6 +131,9 @@ class Connection(asyncio.Protocol):
         self._lose(None)  # and the event loop closes the socket
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._is_gone:
+            return
+        self._is_gone = True
         self._lose(exc)
         del self._parser  # which refers to this object
         self._on_lost(self)

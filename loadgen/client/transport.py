@@ -198,13 +198,18 @@ class SocketTransport(httpx.AsyncBaseTransport):
 
     async def _open_to(self, origin: Origin, address: str) -> Connection:
         is_tls = origin.scheme == "https"
-        _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: Connection(origin, self._made, self._lost),
-            address,
-            origin.port,
-            ssl=self._ssl_context if is_tls else None,
-            server_hostname=origin.host if is_tls else None,
-        )
+        connection = Connection(origin, self._made, self._lost)
+        try:
+            await asyncio.get_running_loop().create_connection(
+                lambda: connection,
+                address,
+                origin.port,
+                ssl=self._ssl_context if is_tls else None,
+                server_hostname=origin.host if is_tls else None,
+            )
+        except BaseException:
+            connection.connection_lost(None)  # uvloop closes one that had just stood, untold
+            raise
         return connection
 
     async def _open_to_any(self, origin: Origin) -> Connection:

@@ -22,7 +22,7 @@ import trustme
 import uvicorn
 
 from loadgen.client import transport as transport_module
-from loadgen.client.connection import MAX_HEAD_BYTES
+from loadgen.client.connection import MAX_HEAD_BYTES, Connection
 from loadgen.client.http import httpx
 from loadgen.client.transport import SocketTransport
 from loadgen.client.wire import Wire
@@ -551,6 +551,36 @@ async def test_cancelling_a_connect_leaves_nothing(serve: Any) -> None:
             await task
         await asyncio.wait_for(gone.wait(), 10)
         assert transport.open_connections == 0
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_cancelling_as_a_connection_stands_leaves_nothing(
+    serve: Any, authority: trustme.CA, scheme: str
+) -> None:
+    """An exchange cancelled between the connection's standing and its own next step leaves no
+    connection: the server sees it closed, and `aclose` has nothing to wait for."""
+    gone = asyncio.Event()
+
+    class CancelsAsItStands(SocketTransport):
+        def _made(self, connection: Connection) -> None:
+            super()._made(connection)
+            task.cancel()
+
+    async def script(peer: Any) -> None:
+        with contextlib.suppress(ConnectionError):
+            assert await peer.reader.read() == b""
+        gone.set()
+
+    tls = server_context(authority, "127.0.0.1") if scheme == "https" else None
+    async with serve(script, ssl_context=tls) as server:
+        transport = CancelsAsItStands(ssl_context=client_context(authority))
+        url = f"{scheme}://127.0.0.1:{server.port}"
+        task = asyncio.create_task(transport.exchange(wire(transport, url), Recorder()))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(gone.wait(), 10)
+        await asyncio.wait_for(transport.aclose(), 10)
+        assert (transport.new_connections, transport.open_connections) == (1, 0)
 
 
 async def test_closing_the_transport_ends_what_is_in_flight(serve: Any) -> None:
