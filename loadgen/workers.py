@@ -40,7 +40,7 @@ Kind = TypeVar("Kind", Ready, Done)
 _HEAD_START_S: Final = 0.02
 """Between the order to go and the first due time: time for the order to arrive."""
 _LEAVE_S: Final = 10.0
-"""A worker that was told to leave, and does not, is killed after this."""
+"""A worker that was told to leave, or to cut off, and has not ended by then, is killed."""
 
 
 class WorkerLostError(LoadgenError):
@@ -112,9 +112,14 @@ class Workers:
             member.order(Drain())
 
     def cut(self) -> None:
-        """End what is in flight."""
+        """End what is in flight, and the run: who is there after a while is killed."""
         for member in self._members:
             member.order(Cut())
+        asyncio.get_running_loop().call_later(_LEAVE_S, self._kill)
+
+    def _kill(self) -> None:
+        for member in self._members:
+            member.process.kill()
 
     def pids(self) -> list[int]:
         return [member.process.pid for member in self._members]

@@ -104,6 +104,22 @@ def test_ctrl_c_twice_cuts_off(running: Running) -> None:
     assert len(records_of(running.path)) == sum(outcomes.values())
 
 
+def test_ctrl_c_twice_ends_a_worker_that_hangs(running: Running) -> None:
+    """A worker that does nothing any more is killed a while after; what had ended is kept, and the
+    report says that it is not all."""
+    os.kill(running.workers()[0], signal.SIGSTOP)
+    running.process.send_signal(signal.SIGINT)
+    assert running.process.stderr is not None
+    while "interrupted" not in running.process.stderr.readline():
+        pass
+    running.process.send_signal(signal.SIGINT)
+    done = running.ended()
+    assert done.code == 130
+    assert done.summary["verdict"] == "INVALID"
+    assert "worker_lost" in {reason["rule"] for reason in done.summary["reasons"]}
+    assert {r["worker"] for r in records_of(running.path)} == {0, 1}
+
+
 def test_ctrl_c_in_a_terminal_reaches_the_workers_too(slow_server: str, tmp_path: Path) -> None:
     """A terminal signals the whole group: the workers leave it to the parent, and drain."""
     run = Running(slow_server, tmp_path / "runs")

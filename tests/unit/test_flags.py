@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -411,3 +413,22 @@ def test_the_report_of_a_comparison_prints_it_as_json(capsys: pytest.CaptureFixt
     main(["report", "run", "--json"])
     found = orjson.loads(capsys.readouterr().out)
     assert found["comparison"]["ratio"]["output_tokens"] == 1.0
+
+
+_CTRL_C_AS_IT_LOADS = """
+import sys
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name == "loadgen.report":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, CtrlC())
+from loadgen.__main__ import main
+sys.exit(main())
+"""
+
+
+def test_ctrl_c_while_it_loads() -> None:
+    """Its modules take a second to load, and Ctrl-C then is Ctrl-C as ever: a line, and 130."""
+    words = [sys.executable, "-c", _CTRL_C_AS_IT_LOADS, "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "loadgen: interrupted\n")
