@@ -80,7 +80,7 @@ def page(browser: Browser, serving: Serving) -> Iterator[Page]:
     opened.on("pageerror", lambda error: said.append(str(error)))
     yield opened
     context.close()
-    assert [text for text in said if not re.search("403|422|429", text)] == []
+    assert [text for text in said if not re.search("403|404|422|429", text)] == []
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +179,28 @@ def test_refused_events_are_asked_for_again(page: Page, serving: Serving, quick:
     serving.client.delete(f"/api/runs/{run_id}")
     expect(page.locator(".state")).to_contain_text("stopped", timeout=30_000)
     expect(problem).not_to_contain_text("Live figures")
+
+
+def test_a_page_whose_first_answers_fail(page: Page, serving: Serving, quick: str) -> None:
+    """It says so, goes on trying, and has the whole run once the service answers; of a run that is
+    not there it asks no more."""
+    run_id = serving.start(quick, requests=2000, rate=20)
+    serving.wait(run_id, "running")
+    page.route(f"**/api/runs/{run_id}**", lambda route: route.fulfill(status=429))
+    page.goto(f"/#/run/{run_id}")
+    expect(page.get_by_role("alert")).to_contain_text("The service answers 429")
+    page.unroute(f"**/api/runs/{run_id}**")
+    expect(page.locator(".facts")).to_contain_text(quick, timeout=30_000)
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    expect(page.get_by_role("alert")).to_be_empty()
+    serving.client.delete(f"/api/runs/{run_id}")
+    expect(page.locator(".state")).to_contain_text("stopped", timeout=30_000)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto("/#/run/20260101T000000Z-run-0000")
+    expect(page.get_by_role("alert")).to_contain_text("no such run")
+    page.wait_for_timeout(3000)
+    assert len([url for url in asked if "0000Z-run-0000" in url and "/api/" in url]) == 1
 
 
 def test_a_run_of_the_command_line_has_no_stop(page: Page, serving: Serving, slow: str) -> None:

@@ -1,4 +1,4 @@
-// Calls of the service's API. An error's message is the service's own line.
+// Calls of the service's API. An error's message is the service's own line, its status HTTP's.
 
 export async function ask(method, path, body, type = "application/json") {
   const given = { method, headers: {} };
@@ -18,7 +18,8 @@ export async function ask(method, path, body, type = "application/json") {
   const isJson = (answer.headers.get("content-type") ?? "").startsWith("application/json");
   const content = isJson ? await answer.json() : null;
   if (!answer.ok) {
-    throw new Error(content?.error?.message ?? `The service answers ${answer.status}.`);
+    const message = content?.error?.message ?? `The service answers ${answer.status}.`;
+    throw Object.assign(new Error(message), { status: answer.status });
   }
   return content;
 }
