@@ -140,6 +140,31 @@ def test_an_interval_needs_6_units_of_8_requests(
     assert effect(compared(*sides), "ttft_s").has_interval is has_interval
 
 
+def test_an_interval_leans_to_where_the_truth_may_lie() -> None:
+    """Most stretches nearly alike and a few far above: what is not known is how many more are so
+    far up, so the interval reaches further up than down."""
+    first, second = target(1, blocks=20, noise=0.01), []
+    for record in target(2, blocks=20, noise=0.01):
+        later_s = -0.1 * math.log(1 - (record.block + 0.5) / 20)
+        first_s = record.chunk_s[0] + later_s
+        second.append(replace(record, first_token_s=first_s))
+    one = effect(compared(first, second), "ttft_s")
+    assert one.low is not None
+    assert one.high is not None
+    assert one.low < one.ratio < one.high
+    assert math.log(one.high / one.ratio) > 1.2 * math.log(one.ratio / one.low)
+
+
+def test_the_order_of_records_is_of_no_account() -> None:
+    """Units are stretches of the trace, whatever the order in which the answers ended."""
+    rng = np.random.default_rng(7)
+    sides = [target(1), target(2)]
+    mixed = [[side[n] for n in rng.permutation(len(side))] for side in sides]
+    ours, theirs = (effect(compared(*both), "e2e_s") for both in (sides, mixed))
+    assert (theirs.low, theirs.high) == pytest.approx((ours.low, ours.high))
+    assert theirs.units == ours.units
+
+
 def test_the_same_records_give_the_same_interval() -> None:
     """The bootstrap is seeded."""
     assert compared(target(1), target(2)) == compared(target(1), target(2))
@@ -209,6 +234,20 @@ def test_quarters_show_who_pays() -> None:
     assert ratios[-1] == pytest.approx(1.0)
     assert quarters[0].high < quarters[-1].low
     assert sum(quarter.effects[0].pairs for quarter in quarters) == 160
+    by_prompt = [split for split in compared(first, second).splits if split.by == "prompt"]
+    assert by_prompt[0].low == min(r.prompt_tokens_asked for r in first)
+    assert by_prompt[-1].high == max(r.prompt_tokens_asked for r in first)
+
+
+def test_few_requests_or_one_length_have_no_quarters() -> None:
+    """A quarter of a few is no group, and all of one length are one group, which `all` shows."""
+    few = [target(seed, requests=31, blocks=1) for seed in (1, 2)]
+    assert compared(*few).splits == ()
+    alike = [
+        [replace(r, output_tokens_asked=8, prompt_tokens_asked=8) for r in target(seed)]
+        for seed in (1, 2)
+    ]
+    assert compared(*alike).splits == ()
 
 
 @pytest.mark.parametrize(

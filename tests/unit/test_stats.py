@@ -182,6 +182,7 @@ def test_token_sources() -> None:
         made_record(1, chunks=(1.0,), token_source=TokenSource.USAGE),
         made_record(2, chunks=(1.0,), token_source=TokenSource.USAGE),
         made_record(3, outcome=Outcome.EMPTY),
+        made_record(4, chunks=(1.0,), outcome=Outcome.TRUNCATED),
     ]
     assert summarise(records).token_sources == {TokenSource.CHUNKS: 1, TokenSource.USAGE: 2}
 
@@ -354,3 +355,28 @@ def test_turns_are_summed_and_what_lies_between_them_is_not() -> None:
     assert summary.steady is not None
     assert summary.steady.duration_s == pytest.approx(3.0)
     assert summary.steady.output_tokens == 2 + 2
+
+
+def test_turns_that_overlap_have_their_own_chunks() -> None:
+    """A chunk that comes late, in the next turn's time, is in no turn's steady window."""
+    records = [
+        made_record(0, due=0.0, chunks=(0.5, 6.0)),
+        made_record(1, due=1.0, chunks=(2.0,)),
+        made_record(0, due=5.0, chunks=(5.5,), repeat=1),
+        made_record(1, due=7.0, chunks=(8.0,), repeat=1),
+    ]
+    summary = summarise(records)
+    assert summary.steady is not None
+    assert summary.steady.duration_s == pytest.approx(1.0 + 2.0)
+    assert summary.steady.output_tokens == 2
+
+
+def test_what_failed_is_held_to_no_length() -> None:
+    """An answer that broke off is a failure, not a success that is short of what it asked."""
+    records = [
+        made_record(0, chunks=(1.0, 2.0, 3.0, 4.0)),
+        made_record(1, chunks=(1.0,), outcome=Outcome.TRUNCATED),
+    ]
+    summary = summarise(records)
+    assert summary.length_shortfall == 0.0
+    assert summary.ok_output_tokens_asked == 4

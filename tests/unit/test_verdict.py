@@ -471,6 +471,32 @@ def test_an_idle_worker_is_not_out_of_breath() -> None:
     assert rules(judge(made, {"a": summarise(sound())}, (50.0,), health=turns[1:3])) == {}
 
 
+def test_the_worst_of_several_workers_is_weighed() -> None:
+    """One that is out of breath is not hidden by others; and each target has those of its turns."""
+    fast, busy = health(), health(worker=1, cpu_s=9.9, loop_lag_p99_s=LOOP.invalid * TTFT_S * 1.1)
+    made = made_header("a", "b", requests=N)
+    summaries = {name: summarise(sound()) for name in "ab"}
+    states = [fast, busy, *(replace(state, target="b", loop_lag_p99_s=0.001) for state in (fast,))]
+    found = judge(made, summaries, (50.0,), health=states)
+    assert {(reason.target, reason.rule) for reason in found.reasons} == {
+        ("a", "loop_lag_share"),
+        ("a", "worker_cpu"),
+    }
+
+
+def test_loop_lag_below_the_floor_is_no_reason() -> None:
+    """Beside very fast answers a small lag of the event loop is noise, however large its share."""
+    fast = [made_record(n, due=float(n), chunks=(n + 0.001,), asked=1) for n in range(N)]
+    for lag_s, is_told in ((LAG_FLOOR_S * 0.9, False), (LAG_FLOOR_S * 1.1, True)):
+        found = judge(
+            made_header(requests=N),
+            {"a": summarise(fast)},
+            (50.0,),
+            health=[health(loop_lag_p99_s=lag_s)],
+        )
+        assert ("loop_lag_share" in rules(found)) is is_told
+
+
 def test_lag_beside_answers_that_took_no_time_is_invalid() -> None:
     """A median TTFT of 0 is divided by without an error: any lag is more than all of it."""
     records = [made_record(n, due=float(n), start=n + 0.5, chunks=(n + 0.5,) * 4) for n in range(N)]
@@ -505,6 +531,26 @@ BUFFERED = THRESHOLDS["buffered_share"]
 def test_a_proxy_that_holds_streams_back(share: float, expected: Grade | None) -> None:
     """Streams whose chunks all come at one moment are told; those with gaps are not."""
     assert rules(judged(bursts(share))).get("buffered_share") == expected
+
+
+def test_gaps_are_of_one_answer_and_of_what_succeeded() -> None:
+    """Answers at one moment are told by their own gaps alone, each whole, and failures by none."""
+    ended = [replace(record, outcome=Outcome.TRUNCATED) for record in bursts(1.0, 30)]
+    streamed = [replace(record, seq=record.seq + 30) for record in bursts(0.0, 70)]
+    found = rules(judged([*ended, *streamed]))
+    assert not found.keys() & {"buffered_share", "unstreamed_share"}
+    at_once = [
+        made_record(n, chunks=(5.0,) * 2 + (5.02,), served=100, asked=100, due=0.0)
+        for n in range(N)
+    ]  # the gap of 20 ms is all that tells these apart from answers in one piece
+    assert "unstreamed_share" not in rules(judged(at_once))
+    close = [
+        made_record(
+            n, due=float(n), chunks=tuple(n + 1 + k / 1000 for k in range(16)), asked=16
+        )
+        for n in range(N)
+    ]  # 1,000 tokens/s, one by one
+    assert not rules(judged(close)).keys() & {"buffered_share", "unstreamed_share"}
 
 
 def test_a_server_that_merges_a_few_tokens_is_no_proxy() -> None:
@@ -549,6 +595,16 @@ def test_a_cap_that_holds_requests_back_is_told() -> None:
     waiting = judged(sound(lag_s=3.0), made_header(requests=N, config=load))
     assert rules(waiting) == {"held_back": Grade.SUSPECT}
     assert rules(judged(sound(), made_header(requests=N, config=load))) == {}
+    barely = judged(sound(lag_s=LAG_FLOOR_S * 0.9), made_header(requests=N, config=load))
+    assert rules(barely) == {}
+
+
+def test_lag_in_a_closed_loop_is_the_clients() -> None:
+    """Its width is no cap that holds requests back: they are due when a place is free."""
+    load = {"load": {"max_concurrency": 4, "closed_loop": True}}
+    found = rules(judged(sound(lag_s=3.0), made_header(requests=N, config=load)))
+    assert found["schedule_lag_share"] is Grade.INVALID
+    assert "held_back" not in found
 
 
 def test_why_a_run_was_stopped_is_said() -> None:
