@@ -1,7 +1,8 @@
 """What a run shows while it runs, on standard error: a line that moves, or lines now and then.
 
 On a terminal one line is redrawn twice a second; elsewhere (a log, CI) a line is added every few
-seconds. It reads the live counters and nothing else.
+seconds. Where nobody reads them any more they are left out. It reads the live counters and nothing
+else.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, TextIO
 
 from loadgen.clock import monotonic
@@ -31,8 +32,12 @@ class Progress:
     def say(self, text: str) -> None:
         """One line that stays."""
         if not self._quiet:
-            clear = _CLEAR_LINE if self._is_terminal else ""
-            print(f"{clear}{text}", file=self._stream, flush=True)
+            self._write(f"{_CLEAR_LINE if self._is_terminal else ''}{text}\n")
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError):  # a closed pipe: the run is worth more than its progress
+            self._stream.write(text)
+            self._stream.flush()
 
     @contextmanager
     def watch(self, name: str, read: Callable[[], LiveCounters], total: int) -> Iterator[None]:
@@ -57,10 +62,7 @@ class Progress:
             rate = (live.tokens - tokens) / (now_s - at_s)
             tokens, at_s = live.tokens, now_s
             line = _line(name, live, total, rate)
-            if self._is_terminal:
-                print(f"{_CLEAR_LINE}{line}", end="", file=self._stream, flush=True)
-            else:
-                print(line, file=self._stream, flush=True)
+            self._write(f"{_CLEAR_LINE}{line}" if self._is_terminal else f"{line}\n")
 
 
 def _line(name: str, live: LiveCounters, total: int, tokens_per_s: float) -> str:

@@ -22,6 +22,7 @@ from loadgen.ceiling import load_stored
 from loadgen.client.http import library_name
 from loadgen.clock import monotonic
 from loadgen.config import RunConfig
+from loadgen.errors import RunDirectoryError
 from loadgen.exporter import Exporter, LiveRun
 from loadgen.journal import EventLog, begin_run, new_run_path
 from loadgen.live import LiveCounters
@@ -216,10 +217,13 @@ class Conductor:
 
     def _stop(self, reason: str) -> None:
         self._is_stopped = True
-        self._progress.say(reason)
-        self._log.stopped(reason)
-        for pool in self._pools:
+        for pool in self._pools:  # before anything that may fail
             pool.drain()
+        self._progress.say(reason)
+        try:
+            self._log.stopped(reason)
+        except RunDirectoryError as error:
+            self._progress.say(str(error))
 
     @contextmanager
     def signals_stop(self) -> Iterator[None]:
@@ -238,9 +242,9 @@ class Conductor:
 
     def _on_signal(self) -> None:
         if self.was_interrupted:
-            self._progress.say("stopping now")
             for pool in self._pools:
                 pool.cut()
+            self._progress.say("stopping now")
             return
         self.was_interrupted = True
         self._stop("interrupted")

@@ -86,7 +86,10 @@ class Measured:
 
 
 def check(progress: Progress) -> dict[str, Any]:
-    """Measure this machine in under 20 s; the result is what `ceiling.save` keeps."""
+    """Measure this machine in under 20 s; the result is what `ceiling.save` keeps.
+
+    Raises KeyboardInterrupt if stopped: a part of it is no result.
+    """
     progress.say("error: 150 requests/s of 64 tokens, about 10,000 events/s")
     error = measure(Load(requests=450, rate=150.0, stamps=True))
     progress.say("ceiling for streams: 500 at once, a chunk each 20 ms")
@@ -121,10 +124,15 @@ def check(progress: Progress) -> dict[str, Any]:
 
 
 def measure(load: Load) -> Measured:
-    """Put one load on a truth server of its own, and read what the records say."""
+    """Put one load on a truth server of its own, and read what the records say.
+
+    Raises KeyboardInterrupt if stopped.
+    """
     scratch_directory = tempfile.TemporaryDirectory(prefix="loadgen-selfcheck-")
     with scratch_directory as scratch, truth_server(load) as url:
         finished = asyncio.run(run(_config(load, url, Path(scratch)), [], Progress(quiet=True)))
+        if finished.was_interrupted:
+            raise KeyboardInterrupt
         stats = _truth_stats(url)
         return _read(load, read_run(finished.path), stats["cpu_s"])
 
@@ -159,9 +167,15 @@ def truth_process(*flags: str) -> AbstractContextManager[str]:
 
 @contextmanager
 def server_process(name: str, module: str, *words: str) -> Iterator[str]:
-    """A Python module as a process of its own that prints its URL first; raises LoadgenError."""
+    """A Python module as a process of its own that prints its URL first; raises LoadgenError.
+
+    A terminal's Ctrl-C does not reach it: it serves until the context ends.
+    """
     process = subprocess.Popen(
-        [sys.executable, "-m", module, *words], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", module, *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     assert process.stdout is not None
     try:
@@ -171,7 +185,11 @@ def server_process(name: str, module: str, *words: str) -> Iterator[str]:
         yield url
     finally:
         process.terminate()
-        process.wait(_READY_S)
+        try:
+            process.wait(_READY_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
         process.stdout.close()
 
 

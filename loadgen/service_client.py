@@ -28,6 +28,7 @@ from loadgen.trace.trace import read_trace
 TOKEN_VARIABLE: Final = "LOADGEN_API_TOKEN"
 _TIMEOUT_S: Final = 60.0
 _REPORT_S: Final = 330.0
+_STOP_S: Final = 5.0
 _EVENTS_S: Final = 30.0
 """Silence after which the events are asked for again; the service breaks it every 10 s."""
 _SAY_EVERY_S: Final = 5.0
@@ -36,6 +37,10 @@ _TRIES: Final = 30
 _AGAIN_S: Final = 1.0
 _NOT_READY: Final = (429, 502, 503, 504)
 """Of a service, or of a proxy before it, that may take the same a little later."""
+
+
+class _Conflict(LoadgenError):
+    """409: what is asked of the run does not go with its state."""
 
 
 @dataclass(slots=True)
@@ -122,7 +127,11 @@ class Service:
             connection.request(method, path, body, headers)
         response = connection.getresponse()
         if response.status >= 300:
-            kind = TargetNotReady if response.status in _NOT_READY else LoadgenError
+            kind = LoadgenError
+            if response.status in _NOT_READY:
+                kind = TargetNotReady
+            elif response.status == http.HTTPStatus.CONFLICT:
+                kind = _Conflict
             raise kind(f"--service: {response.status}: {_message(response.read())}")
         return response
 
@@ -168,7 +177,9 @@ def upload(service: Service, path: Path) -> str:
 def drive(service: Service, body: dict[str, Any], progress: Progress) -> Outcome:
     """Start a run, follow it to its end, and fetch its result.
 
-    Ctrl-C stops it: once drains, twice cuts off. Raises LoadgenError where it could not be done.
+    Ctrl-C stops it: once drains, twice cuts off. Where the service does not take that, the next
+    Ctrl-C ends the client alone. Raises LoadgenError where it could not be done, and
+    KeyboardInterrupt where the client was ended.
     """
     run_id = service.ask_json("POST", "/api/runs", orjson.dumps(body)).get("id")
     if run_id is None:
@@ -227,12 +238,21 @@ def _lines(live: Mapping[str, Any]) -> Iterator[str]:
 @contextmanager
 def _ctrl_c_stops(service: Service, run_id: str, progress: Progress) -> Iterator[None]:
     def stop(number: int, frame: object) -> None:
-        with suppress(LoadgenError):  # it has just ended
-            service.ask("DELETE", f"/api/runs/{run_id}")
-        progress.say("stopping; Ctrl-C again cuts off what is in flight")
+        try:
+            with suppress(_Conflict):  # it has just ended
+                service.ask("DELETE", f"/api/runs/{run_id}", timeout_s=_STOP_S)
+        except LoadgenError as error:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            progress.say(f"not stopped: {error}; Ctrl-C again ends this client, and not {run_id}")
+        else:
+            signal.signal(signal.SIGINT, stop)  # a Ctrl-C before it may have failed meanwhile
+            progress.say("stopping; Ctrl-C again cuts off what is in flight")
 
     before = signal.signal(signal.SIGINT, stop)
     try:
         yield
+    except KeyboardInterrupt:
+        progress.say(f"{service.url}: {run_id} goes on; it needs no client")
+        raise
     finally:
         signal.signal(signal.SIGINT, before)

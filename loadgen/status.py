@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,8 +78,9 @@ class StatusFile:
 
     def _keep_writing(self) -> None:
         while not self._is_over.wait(EVERY_S):
-            self._look(monotonic())
-            self._write()
+            with suppress(OSError):  # a disk that is full for a moment: the next look tells more
+                self._look(monotonic())
+                self._write()
 
     def _write(self) -> None:
         self._state |= {"at": round(time.time(), 3)}

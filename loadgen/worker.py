@@ -48,6 +48,7 @@ from loadgen.trace import Trace
 from loadgen.trace.sessions import sessions_of
 from loadgen.turn import Turn
 
+IGNORED: Final = (signal.SIGINT, signal.SIGTERM)
 REPORT_EVERY_S: Final = 0.25
 LAG_SEEN_S: Final = 5.0
 """How long the worst lateness of the event loop is seen in the live view."""
@@ -311,8 +312,9 @@ async def _work(link: Link) -> None:
 def main(end: socket.socket) -> None:
     """The process's own main function; `end` is its end of the link."""
     # A terminal sends Ctrl-C to all processes; the parent alone decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)  # see Workers: it started us so
     with suppress(EOFError):  # the parent ended before it gave an assignment
         uvloop.run(_work(Link(end)))
 

@@ -9,6 +9,7 @@ knows nothing of schedules or targets.
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from loadgen.live import LiveCounters, Vitals
 from loadgen.record import WorkerHealth
 from loadgen.verdict import LOST
 from loadgen.worker import (
+    IGNORED,
     Answered,
     Assignment,
     Begin,
@@ -133,11 +135,16 @@ class _Member:
         self.live = LiveCounters()
         self.vitals = Vitals(worker)
         self._name = f"worker {worker}"
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "loadgen.worker", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-        )
+        # A worker ignores both, once it has loaded; until then it inherits that they wait.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "loadgen.worker", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self._link = Link(ours)
 

@@ -33,6 +33,8 @@ from loadgen.secrets import Redactor, basic_auth, secrets_of_requests
 Prepared = httpx.Request | Wire
 """A request that is ready to be sent, on httpx's transport or on ours."""
 
+MAX_PLAIN_BYTES: Final = 16 * 2**20
+"""Of an answer beside the load: lists of all models that a hub serves have a few."""
 _HUNG_UP: Final = re.compile("hung up|disconnected")
 """What our transport, and httpx's, call a connection that ended without a byte of an answer."""
 _VERSIONED: Final = re.compile(r"/v\d+[a-z0-9]*(?:/|$)")
@@ -116,9 +118,25 @@ class Client:
         return 0 if self._sockets is None else self._sockets.open_connections
 
     async def get(self, endpoint: str, timeout_s: float) -> httpx.Response:
-        """A plain GET beside the load, such as the list of models; raises httpx's errors."""
+        """A plain GET beside the load, such as the list of models, within `timeout_s` in all.
+
+        Raises httpx's errors, also where it takes longer or brings over MAX_PLAIN_BYTES.
+        """
         url = url_of(self.target.base_url, endpoint)
-        return await self._http.get(url, timeout=httpx.Timeout(timeout_s))
+        content = bytearray()
+        try:
+            async with (
+                asyncio.timeout(timeout_s),
+                self._http.stream("GET", url, timeout=httpx.Timeout(timeout_s)) as response,
+            ):
+                async for piece in response.aiter_bytes():
+                    content += piece
+                    if len(content) > MAX_PLAIN_BYTES:
+                        text = f"an answer of over {MAX_PLAIN_BYTES} bytes"
+                        raise httpx.RemoteProtocolError(text)
+        except TimeoutError:
+            raise httpx.ReadTimeout(f"no whole answer within {timeout_s:.3g} s") from None
+        return httpx.Response(response.status_code, content=bytes(content))
 
     async def ask(self, request: Prepared, answer: Answer) -> tuple[Outcome | None, str]:
         """Send and wait for the end, within the timeouts.

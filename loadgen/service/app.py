@@ -161,6 +161,7 @@ def serve(server: uvicorn.Server, settings: Settings) -> int:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _PIECE_BYTES)
     try:
         listening.bind((host, port))
+        listening.listen()  # who reads the address may connect at once
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"--port {port}: cannot serve on {host}: {reason}") from None

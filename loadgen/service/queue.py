@@ -108,7 +108,10 @@ class Queue:
                 elif row.state is State.RUNNING:
                     # A search that the command line resumed is running, and holds no such lock.
                     if is_held(self.folder.path / row.id / LOCK):
-                        self._runs(_Entry(row.id))
+                        entry = _Entry(row.id)
+                        if self._job(row.id).get("is_asked_to_stop"):
+                            self._cut_later(entry)
+                        self._runs(entry)
                 else:
                     self._last = row.id
             _tried("runs that repeat", partial(self._resume, rows))
@@ -236,12 +239,20 @@ class Queue:
                 )
             if entry.asked_at_s is None:
                 _tried(run_id, partial(self._repeats_no_more, run_id))
-                entry.asked_at_s = monotonic()
-                entry.cut_at_s = entry.asked_at_s + self.settings.flags.drain
+                _tried(run_id, partial(self._note_stop, run_id))
+                self._cut_later(entry)
                 process.interrupt(self.folder.path / run_id)
             else:
                 entry.cut_at_s = entry.asked_at_s + _BETWEEN_SIGNALS_S
             return State.RUNNING
+
+    def _note_stop(self, run_id: str) -> None:
+        """Written down, because a service that is started meanwhile must cut it off in its time."""
+        self._write_job(run_id, self._job(run_id) | {"is_asked_to_stop": True})
+
+    def _cut_later(self, entry: _Entry) -> None:
+        entry.asked_at_s = monotonic()
+        entry.cut_at_s = entry.asked_at_s + self.settings.flags.drain
 
     def keep(self, run_id: str, *, keep: bool) -> None:
         """Whether a run is kept from pruning; raises Refusal."""

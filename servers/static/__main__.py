@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import sys
-from types import FrameType
 
 import uvicorn
 
@@ -54,10 +53,6 @@ def build(settings: Settings, prompts: Prompts, child: Child) -> Service:
     return Service(settings, prompts, model, metrics)
 
 
-def _ignore(signum: int, frame: FrameType | None) -> None:
-    pass
-
-
 def main() -> int:
     """Serve until stopped; returns the exit code."""
     die_with_parent(stated_parent())
@@ -76,10 +71,10 @@ def main() -> int:
         return 2
     service = build(settings, prompts, child)
 
-    def give_up() -> None:
+    def stop(*signal_and_frame: object) -> None:
         server.should_exit = True
 
-    app = create_app(service, on_dead=give_up)
+    app = create_app(service, on_dead=stop)
     config = uvicorn.Config(
         Guard(
             app,
@@ -97,9 +92,9 @@ def main() -> int:
     )
     server = uvicorn.Server(config)
     for signum in (signal.SIGTERM, signal.SIGINT):
-        # Once it has drained, uvicorn raises the signal again: that must not turn an orderly stop
-        # into a crash.
-        signal.signal(signum, _ignore)
+        # For a signal that comes before uvicorn has set its own handlers. Once it has drained,
+        # uvicorn raises the signal again: that must not turn an orderly stop into a crash.
+        signal.signal(signum, stop)
     server.run()
     if service.model.failure and not service.model.description:
         print(f"static: the model cannot be loaded: {service.model.failure}", file=sys.stderr)

@@ -9,6 +9,7 @@ model given up (`dead`).
 import asyncio
 import enum
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -22,10 +23,12 @@ from servers.static.wire import EngineConfig, Row, encode, encode_batch
 _GIVE_UP_AFTER = 3
 _LINE_LIMIT_BYTES = 64 << 20
 
+log = logging.getLogger("static")
+
 
 class Child:
     """A started process of the model, and the socket to it. It loads torch at once and then waits
-    for its config.
+    for its config. Raises OSError where the system has no descriptor, memory or process to spare.
     """
 
     def __init__(self) -> None:
@@ -38,9 +41,13 @@ class Child:
                 str(theirs.fileno()),
                 str(os.getpid()),
             ]
-            self.process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
-            )
+            try:
+                self.process = subprocess.Popen(
+                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+                )
+            except OSError:
+                self.socket.close()
+                raise
 
 
 class State(enum.Enum):
@@ -92,7 +99,7 @@ class ModelProcess:
         failures = 0
         while True:
             reader = await self._spawn()
-            loaded = await self._read(reader)
+            loaded = reader is not None and await self._read(reader)
             if self._child is not None:
                 await asyncio.to_thread(self._child.wait)
             if self._stopped():
@@ -160,8 +167,14 @@ class ModelProcess:
                 self._child.kill()
                 await asyncio.to_thread(self._child.wait)
 
-    async def _spawn(self) -> asyncio.StreamReader:
-        child, self._first = self._first or Child(), None
+    async def _spawn(self) -> asyncio.StreamReader | None:
+        """Start a child and tell it its config; None where the system refuses a new process."""
+        try:
+            child, self._first = self._first or Child(), None
+        except OSError as error:  # a shortage may pass: this start failed like any other
+            self.failure = f"the model's process cannot be started: {error}"
+            log.warning("%s", self.failure)
+            return None
         self._child = child.process
         reader, self._writer = await asyncio.open_connection(
             sock=child.socket, limit=_LINE_LIMIT_BYTES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from contextlib import AsyncExitStack
 from typing import Any
@@ -12,6 +13,7 @@ import trustme
 from loadgen.client.client import Client
 from loadgen.client.negotiate import Agreement, negotiate
 from loadgen.client.openai import CHAT, COMPLETIONS, Feature
+from loadgen.clock import monotonic
 from loadgen.config import LoadConfig, RequestConfig, TargetConfig
 from loadgen.errors import ConfigError, TargetNotReady
 from loadgen.live import LiveCounters
@@ -227,3 +229,24 @@ async def test_a_proxy_that_is_not_used_is_told(monkeypatch: pytest.MonkeyPatch)
     ) as client:
         with pytest.raises(TargetNotReady, match="--transport httpx"):
             await negotiate([client], config, LoadConfig(ready_timeout=0))
+
+
+@pytest.mark.parametrize("size", [1, 1 << 20])
+async def test_a_list_of_models_that_never_ends(serve: Any, size: int) -> None:
+    """Drip by drip it is given up in the time that it has; in a flood, at a bound of its bytes."""
+
+    async def script(peer: Any) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
+        while True:
+            await peer.send(b" " * size)
+            await asyncio.sleep(0.05 if size == 1 else 0)
+
+    config = RequestConfig()
+    async with serve(script) as server:
+        target = TargetConfig(name="t", base_url=server.url)
+        async with Client(target, config, LiveCounters()) as client:
+            begun_s = monotonic()
+            with pytest.raises(TargetNotReady, match=r"whole answer|over 16777216 bytes"):
+                await negotiate([client], config, LoadConfig(ready_timeout=0.5))
+            assert monotonic() - begun_s < 10

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from loadgen.selfcheck import Load, measure
-from tests.runs.conftest import call
+from tests.runs.conftest import ENVIRONMENT, call, children_of, command
 
 pytestmark = pytest.mark.slow
 
@@ -49,3 +53,30 @@ def test_a_run_carries_the_stored_result(tmp_path: Path, quick: str) -> None:
         LOADGEN_CACHE=str(tmp_path / "empty"),
     )
     assert json.loads((elsewhere.path / "header.json").read_bytes())["self_check"] is None
+
+
+def test_ctrl_c_ends_it(tmp_path: Path) -> None:
+    """Ctrl-C in a terminal, amid a measurement: one line, nothing stored, no process left."""
+    with subprocess.Popen(
+        command("selfcheck", "--quiet"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT | {"LOADGEN_CACHE": str(tmp_path / "cache"), "TMPDIR": str(tmp_path)},
+        start_new_session=True,
+    ) as process:
+        try:
+            deadline_s = time.monotonic() + 30
+            while not any(file.stat().st_size for file in tmp_path.glob("*/*/records-*.jsonl")):
+                assert time.monotonic() < deadline_s, "no records in half a minute"
+                time.sleep(0.02)
+            children = children_of(process.pid)
+            os.killpg(process.pid, signal.SIGINT)
+            out, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert (out, err) == ("", "loadgen: interrupted\n")
+    assert not (tmp_path / "cache").exists()
+    assert children
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]

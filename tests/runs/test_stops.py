@@ -120,6 +120,23 @@ def test_ctrl_c_twice_ends_a_worker_that_hangs(running: Running) -> None:
     assert {r["worker"] for r in records_of(running.path)} == {0, 1}
 
 
+def test_a_run_whose_progress_nobody_reads_is_stopped(slow_server: str, tmp_path: Path) -> None:
+    """A closed pipe at standard error, as after `2>&1 | head`, keeps no stop from taking effect."""
+    for stop in ((), ("--max-duration", "3")):
+        results = tmp_path / f"runs{len(stop)}"
+        process = _started(slow_server, results, "2000", *stop)
+        assert process.stderr is not None
+        process.stderr.close()
+        if not stop:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(60) == (4 if stop else 130)  # of 2,000 requests few were sent
+        (path,) = results.iterdir()
+        assert (path / "report.html").exists()
+        assert len(records_of(path)) < 1000
+        assert process.stdout is not None
+        process.stdout.close()
+
+
 def test_ctrl_c_in_a_terminal_reaches_the_workers_too(slow_server: str, tmp_path: Path) -> None:
     """A terminal signals the whole group: the workers leave it to the parent, and drain."""
     run = Running(slow_server, tmp_path / "runs")

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import httpx
 import pytest
 from running import Start, Static, engine_config, model_pid, wait_until
 
-from servers.local import REPOSITORY, ServerError, start_static
+from servers.local import REPOSITORY, ServerError, free_port, start_static
 from servers.static.batcher import Batcher
 from servers.static.errors import ApiError
 from servers.static.job import Job, Piece
@@ -131,6 +132,29 @@ def test_sigterm_drains(start: Start) -> None:
     assert '"finish_reason":"length"' in rest
     wait_until(lambda: static.process.exit_code() is not None, "the server ends")
     assert static.process.exit_code() == 0
+
+
+EARLY_STOP = """
+import signal, sys
+import uvicorn
+from servers.static.__main__ import main
+run = uvicorn.Server.run
+def run_after_a_signal(server):
+    signal.raise_signal(signal.SIGTERM)
+    run(server)
+uvicorn.Server.run = run_after_a_signal
+sys.exit(main())
+"""
+
+
+def test_sigterm_before_uvicorn_listens_for_it_is_not_lost(small_model: Path) -> None:
+    """A SIGTERM that comes just before uvicorn sets its own handlers ends the server, code 0."""
+    arguments = ["--model", str(small_model), "--batch-size", "1", "--port", str(free_port())]
+    with subprocess.Popen([sys.executable, "-c", EARLY_STOP, *arguments], cwd=REPOSITORY) as server:
+        try:
+            assert server.wait(120) == 0
+        finally:
+            server.kill()
 
 
 def test_no_child_outlives_a_killed_parent(start: Start) -> None:
@@ -315,3 +339,72 @@ async def stop_as_a_batch_forms(parts: Parts) -> list[dict[str, Any]]:
 def test_a_stop_as_a_batch_forms_is_quiet(small_model: Path) -> None:
     """A model that stops in the moment in which a batch forms refuses it, and leaves no noise."""
     assert asyncio.run(stop_as_a_batch_forms(Parts(small_model))) == []
+
+
+@contextmanager
+def no_new_descriptors() -> Iterator[None]:
+    """In this block no file or socket can be opened; those that are open stay so."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def lose_the_model(parts: Parts) -> Job:
+    """Kill the model's process; a job that waits for the next one."""
+    assert parts.model.pid is not None
+    os.kill(parts.model.pid, signal.SIGKILL)
+    while parts.model.state is State.READY:
+        await asyncio.sleep(0)
+    job = three_tokens(5)
+    parts.batcher.submit(job)
+    return job
+
+
+async def restart_never(parts: Parts) -> Piece | ApiError:
+    tasks = await parts.start()
+    with no_new_descriptors():
+        job = await lose_the_model(parts)
+        await asyncio.wait_for(asyncio.gather(*tasks), 30)
+    return await answer(job)
+
+
+def test_a_process_that_cannot_be_started_is_given_up(
+    small_model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the system refuses a new process three times, the model is dead and who waits is told
+    why.
+    """
+    parts = Parts(small_model)
+    refused = asyncio.run(restart_never(parts))
+    assert parts.model.state is State.DEAD
+    assert isinstance(refused, ApiError)
+    assert refused.status == 503
+    said = "the model's process cannot be started: [Errno 24] Too many open files"
+    assert said in str(refused)
+    assert [record.getMessage() for record in caplog.records if record.name == "static"] == [
+        said
+    ] * 3
+
+
+async def restart_late(parts: Parts, caplog: pytest.LogCaptureFixture) -> Piece | ApiError:
+    tasks = await parts.start()
+    with no_new_descriptors():
+        job = await lose_the_model(parts)
+        while not caplog.records and not tasks[0].done():
+            await asyncio.sleep(0.01)
+    last = await asyncio.wait_for(answer(job), 120)
+    await parts.model.stop()
+    await asyncio.wait_for(asyncio.gather(*tasks), 30)
+    return last
+
+
+def test_a_start_that_fails_is_tried_again(
+    small_model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a start that the system refused, the next one serves those who waited."""
+    parts = Parts(small_model)
+    assert isinstance(asyncio.run(restart_late(parts, caplog)), Piece)
+    assert parts.model.restarts == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -122,6 +123,8 @@ def start_service(folder: Path, *flags: str, **environment: str) -> Serving:
     assert process.stdout is not None
     url = process.stdout.readline().strip()
     assert url, log.read_text()
+    host, port = url.removeprefix("http://").rsplit(":", 1)
+    socket.create_connection((host.strip("[]"), int(port))).close()  # the address is served at once
     serving = Serving(process, url, folder, log)
     wait_until(lambda: _answers(serving), "the service answers", 30)
     return serving

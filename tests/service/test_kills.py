@@ -50,6 +50,18 @@ def test_a_killed_run_is_interrupted(found: Serving, quick: str) -> None:
     assert f'loadgen_run_active{{run="{run_id}"}}' not in found.client.get("/metrics").text
 
 
+def test_a_stop_outlives_the_service(folder: Path, slow: str) -> None:
+    """A run that was asked to stop, and drains as the service is killed, is cut off by the next."""
+    with service(folder, "--drain", "2") as first:
+        load = {"num_warmups": 0}
+        run_id = first.start(slow, requests=500, rate=20, tokens=500, load=load)
+        wait_until(lambda: first.in_flight(run_id) > 0, "it sends", 60)
+        assert first.client.delete(f"/api/runs/{run_id}").status_code == 202
+        first.end(signal.SIGKILL)
+    with service(folder, "--drain", "2") as again:
+        assert again.wait(run_id)["state"] == "stopped"
+
+
 def workers_of(found: Serving, run_id: str) -> list[str]:
     """Processes whose working directory is the run's."""
     here = str((found.runs / run_id).resolve())

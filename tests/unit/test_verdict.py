@@ -545,9 +545,7 @@ def test_gaps_are_of_one_answer_and_of_what_succeeded() -> None:
     ]  # the gap of 20 ms is all that tells these apart from answers in one piece
     assert "unstreamed_share" not in rules(judged(at_once))
     close = [
-        made_record(
-            n, due=float(n), chunks=tuple(n + 1 + k / 1000 for k in range(16)), asked=16
-        )
+        made_record(n, due=float(n), chunks=tuple(n + 1 + k / 1000 for k in range(16)), asked=16)
         for n in range(N)
     ]  # 1,000 tokens/s, one by one
     assert not rules(judged(close)).keys() & {"buffered_share", "unstreamed_share"}
