@@ -31,6 +31,10 @@ _PROMPT: Final = "Say yes."
 _HOLD_TOKENS: Final = 16
 """Asked of a server that takes `ignore_eos`: one that ignores it stops earlier."""
 _RETRY_S: Final = 0.25
+_BUSY: Final = (429, 502, 503, 504)
+"""What a server, or a gateway before it, answers that may take the very same a little later."""
+_PATIENCE_S: Final = 10.0
+"""How long a busy server is asked again what it takes."""
 HOLDS_LENGTH: Final = frozenset({Feature.IGNORE_EOS, Feature.MIN_TOKENS})
 """Either of them keeps an answer from ending before its asked length."""
 _REFUSALS: Final = (400, 404, 405, 415, 422)
@@ -310,11 +314,26 @@ async def probe(
     tokens: int = 1,
     sampling: Mapping[str, Any] | None = None,
 ) -> Reply:
-    """Send one request beside the load, and see what comes of it."""
-    answer = Answer(LiveCounters())
+    """Send one request beside the load, and see what comes of it.
+
+    A busy answer says nothing of what the server takes, so it is asked again. Raises TargetNotReady
+    where it stays busy.
+    """
     body = openai.build_body(options, prompt, tokens, sampling)
-    failure, error = await client.ask(client.prepare(options.endpoint, body), answer)
-    error = answer.error or (error if failure is not None else "")
+    deadline_s = monotonic() + _PATIENCE_S
+    while True:
+        answer = Answer(LiveCounters())
+        failure, error = await client.ask(client.prepare(options.endpoint, body), answer)
+        error = answer.error or (error if failure is not None else "")
+        if answer.status not in _BUSY:
+            break
+        if monotonic() >= deadline_s:
+            raise TargetNotReady(
+                f"{_where(client)}: {options.endpoint} for model {options.model}: {answer.status} "
+                f"for {_PATIENCE_S:g} s: {client.redactor.excerpt(error, 300)}; it is too busy to "
+                "tell what it takes: come again later"
+            )
+        await asyncio.sleep(_RETRY_S)
     return Reply(
         answer.status,
         client.redactor.excerpt(error, 300),

@@ -38,7 +38,7 @@ def as_vllm_result(
     inputs = sum(_prompt_tokens(record) for record in good)
     outputs = sum(_output_tokens(record) for record in good)
     drawn = header.config.get("generate", {}) if header.config.get("trace") is None else {}
-    goodput = header.config["output"].get("goodput") or {}
+    goodput = header.config.get("output", {}).get("goodput") or {}
     slo = Slo.of(goodput)
     result: dict[str, Any] = {
         "date": datetime.fromisoformat(header.started_at).strftime("%Y%m%d-%H%M%S"),
@@ -46,11 +46,11 @@ def as_vllm_result(
         "backend": "openai-chat" if info.endpoint.endswith("chat/completions") else "openai",
         "label": header.label,
         "model_id": info.model,
-        "tokenizer_id": header.config["request"].get("tokenizer"),
+        "tokenizer_id": header.config.get("request", {}).get("tokenizer"),
         "num_prompts": len(rows),
         "request_rate": drawn.get("request_rate", _rate_of(rows)),
         "burstiness": drawn.get("burstiness"),
-        "max_concurrency": header.config["load"].get("max_concurrency"),
+        "max_concurrency": header.config.get("load", {}).get("max_concurrency"),
         "duration": duration_s,
         "completed": len(good),
         "failed": len(rows) - len(good),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trustme
 
+from loadgen.client import negotiate as negotiate_module
 from loadgen.client.client import Client
 from loadgen.client.negotiate import Agreement, negotiate
 from loadgen.client.openai import CHAT, COMPLETIONS, Feature
@@ -18,6 +19,7 @@ from loadgen.config import LoadConfig, RequestConfig, TargetConfig
 from loadgen.errors import ConfigError, TargetNotReady
 from loadgen.live import LiveCounters
 from loadgen.truth import TruthConfig, TruthServer
+from loadgen.truth_faults import Fault
 
 pytestmark = pytest.mark.anyio
 
@@ -250,3 +252,34 @@ async def test_a_list_of_models_that_never_ends(serve: Any, size: int) -> None:
             with pytest.raises(TargetNotReady, match=r"whole answer|over 16777216 bytes"):
                 await negotiate([client], config, LoadConfig(ready_timeout=0.5))
             assert monotonic() - begun_s < 10
+
+
+@pytest.mark.parametrize("busy", range(6))
+async def test_a_server_that_is_busy_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch, busy: int
+) -> None:
+    """Whichever question it answers with 503 is asked again: what is settled is what it takes."""
+    asked = 0
+    ask = Client.ask
+
+    async def one_busy(client: Client, request: Any, answer: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked != busy + 1:
+            return await ask(client, request, answer)
+        answer.response(503, (), monotonic())
+        answer.end(monotonic(), is_whole=True)
+        return None, ""
+
+    monkeypatch.setattr(Client, "ask", one_busy)
+    (options,) = (await settle({"model": "m"})).options
+    assert (options.endpoint, options.features) == (COMPLETIONS, USAGE | LENGTH)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_server_that_stays_busy(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    """It is given up after a while, and no property is made of that."""
+    monkeypatch.setattr(negotiate_module, "_PATIENCE_S", 0.5)
+    fault = Fault.read({"kind": "status", "status": status})
+    with pytest.raises(TargetNotReady, match=f"{status} for 0.5 s.*come again later"):
+        await settle({"fault": fault, "fault_from": 1})

@@ -129,3 +129,16 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert main([*words, *wrong]) == 2
         assert capsys.readouterr().err.count("\n") == 1
     assert main(["report", str(run), "-o", str(file)]) == 2
+
+
+def test_a_simulation(tmp_path: Path) -> None:
+    """It has no requests or load to tell of: those keys are null, and the rest is there."""
+    words = ["simulate", "--num-prompts", "5", "--result-dir", str(tmp_path), "--quiet"]
+    assert main(words) == 0
+    (run,) = tmp_path.iterdir()
+    file = tmp_path / "vllm.json"
+    assert (
+        main(["report", str(run), "--export", "vllm", "--target", "static", "-o", str(file)]) == 0
+    )
+    content = json.loads(file.read_bytes())
+    assert (content["completed"], content["tokenizer_id"]) == (5, None)
