@@ -307,7 +307,7 @@ async def test_several_tokens_a_chunk() -> None:
         assert [len(word.split()) for word in seen.words] == [3, 3, 1]
         chunks = seen.events[:3]
         assert [event["usage"]["completion_tokens"] for event in chunks] == [3, 6, 7]
-        assert 0.03 < chunks[2]["sent_s"] - chunks[0]["sent_s"] < 1
+        assert chunks[2]["sent_s"] - chunks[0]["sent_s"] == pytest.approx(0.06, abs=0.03)
 
 
 async def test_output_length_is_the_asked_one() -> None:
@@ -701,14 +701,15 @@ def test_as_a_process(number: signal.Signals) -> None:
 
 
 async def test_slots_make_the_capacity_known() -> None:
-    """With 2 slots, 6 answers of 0.5 s that come at once end two by two, 0.5 s apart."""
-    async with truth(ttft_ms=300, itl_ms=50, slots=2) as asker:
+    """With 2 slots, 6 answers of 50 ms that come at once end 50, 50, 100, 100, 150, 150 ms later,
+    in the order in which they came."""
+    async with truth(ttft_ms=30, itl_ms=5, slots=2) as asker:
         began_s = monotonic()
         answers = [asyncio.ensure_future(asker.ask(COMPLETIONS)) for _ in range(6)]
         seen = await asyncio.gather(*answers)
     ends_s = sorted(answer.pieces[-1][1] - began_s for answer in seen)
-    for end_s, asked_s in zip(ends_s, [0.5, 0.5, 1.0, 1.0, 1.5, 1.5], strict=True):
-        assert asked_s - 0.001 < end_s < asked_s + 0.4
+    for end_s, asked_s in zip(ends_s, [0.05, 0.05, 0.1, 0.1, 0.15, 0.15], strict=True):
+        assert asked_s - 0.001 < end_s < asked_s + 0.04
 
 
 async def test_a_full_queue_refuses() -> None:

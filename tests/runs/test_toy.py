@@ -293,7 +293,7 @@ def test_the_report_says_toy(server: str, tmp_path: Path) -> None:
     words = ("--num-prompts", "3", "--request-rate", "inf", "--output-len", "3", "--quiet")
     words = (*words, "--input-len", "20", "--result-dir", str(tmp_path))
     done = call("run", "--base-url", server, *words)
-    assert done.code in (0, 4), done.stderr  # on a busy machine the client may have been late
+    assert done.code == 0, done.stderr
     said = "is a toy: a simulation in real time, not a model"
     assert said in done.stdout
     (run,) = tmp_path.iterdir()

@@ -90,7 +90,7 @@ def test_a_parent_that_does_not_read(quick: str, tmp_path: Path) -> None:
 
     with started() as (process, ours):
         *progress, done = asyncio.run(asyncio.wait_for(test(ours), 30))
-        assert process.wait(30) == 0
+        assert process.wait(5) == 0
     assert isinstance(done, Done)
     totals = [answer.live.done for answer in progress]
     assert totals == sorted(totals)
@@ -119,4 +119,4 @@ def test_a_parent_that_hangs_up(quick: str, tmp_path: Path, when: str) -> None:
 
     with started() as (process, ours):
         asyncio.run(asyncio.wait_for(test(ours), 30))
-        assert process.wait(30) == 0
+        assert process.wait(5) == 0
