@@ -63,6 +63,14 @@ class Running:
     def workers(self) -> list[int]:
         return children_of(self.process.pid)
 
+    def cut_off(self) -> None:
+        """Ctrl-C twice, the second one once the first was taken."""
+        self.process.send_signal(signal.SIGINT)
+        assert self.process.stderr is not None
+        while "interrupted" not in self.process.stderr.readline():
+            pass
+        self.process.send_signal(signal.SIGINT)
+
     def ended(self) -> Finished:
         return _ended(self.process)
 
@@ -90,11 +98,7 @@ def test_ctrl_c_once_drains(running: Running) -> None:
 
 def test_ctrl_c_twice_cuts_off(running: Running) -> None:
     """What is in flight ends as cancelled, at once, each with its record."""
-    running.process.send_signal(signal.SIGINT)
-    assert running.process.stderr is not None
-    while "interrupted" not in running.process.stderr.readline():
-        pass
-    running.process.send_signal(signal.SIGINT)
+    running.cut_off()
     done = running.ended()
     assert done.code == 130
     outcomes = done.summary["targets"]["target"]["outcomes"]
@@ -108,11 +112,7 @@ def test_ctrl_c_twice_ends_a_worker_that_hangs(running: Running) -> None:
     """A worker that does nothing any more is killed a while after; what had ended is kept, and the
     report says that it is not all."""
     os.kill(running.workers()[0], signal.SIGSTOP)
-    running.process.send_signal(signal.SIGINT)
-    assert running.process.stderr is not None
-    while "interrupted" not in running.process.stderr.readline():
-        pass
-    running.process.send_signal(signal.SIGINT)
+    running.cut_off()
     done = running.ended()
     assert done.code == 130
     assert done.summary["verdict"] == "INVALID"
